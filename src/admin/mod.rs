@@ -1,0 +1,93 @@
+//! The operator's listener: `/health`, `/metrics`, `/stats`.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use async_trait::async_trait;
+use http::header::{ALLOW, CONTENT_LENGTH, CONTENT_TYPE};
+use http::{Method, Response};
+use pingora::apps::http_app::ServeHttp;
+use pingora::protocols::http::ServerSession;
+
+use crate::handlers::Stores;
+use crate::proxy::Proxy;
+
+/// Answers operators.
+pub struct Admin {
+    /// What it tells about.
+    pub proxy: Proxy,
+    /// The key/value stores.
+    pub stores: Arc<Stores>,
+}
+
+fn answer(status: u16, kind: &str, text: String) -> Response<Vec<u8>> {
+    let response = Response::builder().status(status).header(CONTENT_TYPE, kind).header(CONTENT_LENGTH, text.len());
+    response.body(text.into_bytes()).unwrap_or_default()
+}
+
+impl Admin {
+    /// Brings the gauges up to date.
+    fn measure(&self) {
+        let metrics = &self.proxy.metrics;
+        let cache = self.proxy.cache.usage();
+        metrics.cache().set(cache.bytes, cache.entries, cache.evicted);
+        let mut all = crate::memory::Usage::default();
+        for (_, store) in self.stores.all() {
+            let usage = store.usage();
+            all.bytes += usage.bytes;
+            all.entries += usage.entries;
+            all.evicted += usage.evicted;
+        }
+        metrics.kv().set(all.bytes, all.entries, all.evicted);
+        let (fills, bytes) = self.proxy.cache.filling();
+        metrics.fills.set(fills);
+        metrics.fill_bytes.set(bytes);
+    }
+
+    fn stats(&self) -> String {
+        let cache = self.proxy.cache.usage();
+        let (fills, fill_bytes) = self.proxy.cache.filling();
+        let metrics = &self.proxy.metrics;
+        let stores: serde_json::Map<_, _> = self
+            .stores
+            .all()
+            .into_iter()
+            .map(|(name, store)| {
+                let usage = store.usage();
+                (name, serde_json::json!({ "bytes": usage.bytes, "entries": usage.entries, "evicted": usage.evicted }))
+            })
+            .collect();
+        let stats = serde_json::json!({
+            "version": env!("CARGO_PKG_VERSION"),
+            "draining": self.proxy.draining.load(Relaxed),
+            "connections": { "open": metrics.connections.get(), "accepted": metrics.connections_accepted.get() },
+            "bytes": { "sent": metrics.sent_bytes.get(), "received": metrics.received_bytes.get() },
+            "cache": { "bytes": cache.bytes, "entries": cache.entries, "evicted": cache.evicted, "fills": fills, "fill_bytes": fill_bytes },
+            "kv": stores,
+        });
+        format!("{stats:#}\n")
+    }
+}
+
+#[async_trait]
+impl ServeHttp for Admin {
+    async fn response(&self, session: &mut ServerSession) -> Response<Vec<u8>> {
+        let request = session.req_header();
+        if !matches!(request.method, Method::GET | Method::HEAD) {
+            let mut refusal = answer(405, "text/plain", "there is only GET\n".into());
+            refusal.headers_mut().insert(ALLOW, http::HeaderValue::from_static("GET, HEAD"));
+            return refusal;
+        }
+        let path = request.raw_path().split(|byte| *byte == b'?').next().unwrap_or_default();
+        match path {
+            b"/health" if self.proxy.draining.load(Relaxed) => answer(503, "text/plain", "draining\n".into()),
+            b"/health" => answer(200, "text/plain", "ok\n".into()),
+            b"/metrics" => {
+                self.measure();
+                answer(200, "text/plain; version=0.0.4", self.proxy.metrics.text())
+            }
+            b"/stats" => answer(200, "application/json", self.stats()),
+            _ => answer(404, "text/plain", "there are: /health /metrics /stats\n".into()),
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! What names a stored response: everything that chose it and reaches the origin.
+//!
+//! Each part is preceded by its length, so no two requests share a key by accident
+//! (`a` + `bc` is not `ab` + `c`). The bytes of the path go in as they came:
+//! nothing is decoded, sorted or dropped.
+
+use ahash::RandomState;
+use pingora::cache::CacheKey;
+use std::hash::{BuildHasher, Hasher};
+
+/// The parts of a key.
+#[derive(Debug, Clone, Copy)]
+pub struct Parts<'a> {
+    /// `http` or `https`, as the client used it.
+    pub scheme: &'a str,
+    /// The `Host` field in lower case.
+    pub host: &'a str,
+    /// What a trusted proxy says the host was; it reaches the origin, so it counts.
+    pub forwarded_host: &'a [u8],
+    /// Path and query, byte for byte.
+    pub target: &'a [u8],
+    /// The upstream that answers.
+    pub upstream: &'a str,
+    /// What else chose the route: the fields its `match` names.
+    pub selector: &'a str,
+}
+
+/// Makes keys; two of the hash's halves are seeded differently, both at random.
+#[derive(Clone)]
+pub struct Keys {
+    low: RandomState,
+    high: RandomState,
+}
+
+impl Keys {
+    pub(super) fn new() -> Self {
+        Keys { low: RandomState::new(), high: RandomState::new() }
+    }
+
+    /// The key of these parts.
+    pub fn key(&self, parts: &Parts<'_>) -> CacheKey {
+        let all: [&[u8]; 6] = [
+            parts.scheme.as_bytes(),
+            parts.host.as_bytes(),
+            parts.forwarded_host,
+            parts.target,
+            parts.upstream.as_bytes(),
+            parts.selector.as_bytes(),
+        ];
+        let mut bytes = Vec::with_capacity(all.iter().map(|part| part.len() + 4).sum());
+        for part in all {
+            bytes.extend_from_slice(&(part.len() as u32).to_be_bytes());
+            bytes.extend_from_slice(part);
+        }
+        let mut hash = [0; 16];
+        for (half, state) in [&self.low, &self.high].into_iter().enumerate() {
+            let mut hasher = state.build_hasher();
+            hasher.write(&bytes);
+            hash[half * 8..half * 8 + 8].copy_from_slice(&hasher.finish().to_be_bytes());
+        }
+        let mut key = CacheKey::new(bytes, "");
+        key.set_primary_bin_override(hash);
+        key
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use pingora::cache::key::CacheHashKey;
+
+    const BASE: Parts<'static> =
+        Parts { scheme: "http", host: "a.test", forwarded_host: b"", target: b"/x?y", upstream: "app", selector: "" };
+
+    #[test]
+    fn every_part_counts_and_boundaries_too() {
+        let keys = Keys::new();
+        let others = [
+            Parts { scheme: "https", ..BASE },
+            Parts { host: "b.test", ..BASE },
+            Parts { host: "a.tes", forwarded_host: b"t", ..BASE },
+            Parts { forwarded_host: b"a.test", ..BASE },
+            Parts { target: b"/x?Y", ..BASE },
+            Parts { target: b"/x%3Fy", ..BASE },
+            Parts { host: "a.test/", target: b"x?y", ..BASE },
+            Parts { upstream: "ap", selector: "p", ..BASE },
+            Parts { selector: "x=1", ..BASE },
+        ];
+        let base = keys.key(&BASE);
+        assert_eq!(base.primary_bin(), keys.key(&BASE).primary_bin());
+        for other in others {
+            let key = keys.key(&other);
+            assert_ne!(key.primary_key(), base.primary_key(), "{other:?}");
+            assert_ne!(key.primary_bin(), base.primary_bin(), "{other:?}");
+        }
+    }
+}

@@ -1,0 +1,221 @@
+//! The response cache: what the proxy calls.
+//!
+//! The life of a stored response: [`policy::admit`] lets a request look; a miss
+//! goes to the origin under a lock, so that one request fills for all; the answer
+//! is judged by [`policy::judge`]; a [`fill`] takes it in while its readers follow;
+//! complete, it becomes [`stored::Stored`] and answers until it is stale, freshened
+//! by a 304, invalidated, evicted or useless.
+//!
+//! There is one store for all routes. It lives as long as the process.
+
+pub mod fill;
+pub mod key;
+pub mod policy;
+pub mod storage;
+pub mod stored;
+pub mod vary;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use pingora::cache::key::{CacheHashKey, HashBinary};
+use pingora::cache::lock::{CacheKeyLockImpl, CacheLock};
+use pingora::cache::predictor::CacheablePredictor;
+use pingora::cache::{CacheKey, CacheMeta, CacheOptionOverrides, HttpCache, NoCacheReason};
+use pingora::http::ResponseHeader;
+
+use crate::clock::{Clock, Moment};
+use crate::memory::{Change, Memory, Usage};
+use fill::{Fill, Ledger, Terms};
+use key::Keys;
+use policy::{Life, Rule};
+use storage::{Decision, Slot};
+use vary::Nominated;
+
+/// How the store is bounded.
+#[derive(Debug, Clone, Copy)]
+pub struct Limits {
+    /// Bytes for everything stored.
+    pub memory: u64,
+    /// The longest response that is stored.
+    pub max_object: u64,
+    /// The longest one without a `Content-Length`.
+    pub max_unsized: u64,
+    /// Bytes that responses may hold while they arrive.
+    pub fills: u64,
+}
+
+/// How long a request waits for another one's fill, and how long a fill may keep others waiting.
+const LOCK_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// How long a fill stays findable at least.
+const LONGEST_FILL: Duration = Duration::from_secs(3600);
+
+/// How long a target whose response could not be stored is not collapsed on.
+const UNCACHEABLE_FOR: Duration = Duration::from_secs(60);
+
+/// How long an invalidation is remembered, for responses that were on their way when it came.
+const INVALIDATED_FOR: Duration = Duration::from_secs(120);
+
+/// Bytes for each of those two memories.
+const REMEMBERED: u64 = 4 << 20;
+
+/// The cache.
+pub struct Cache {
+    clock: Clock,
+    limits: Limits,
+    keys: Keys,
+    lock: Box<CacheKeyLockImpl>,
+    map: Memory<HashBinary, Slot>,
+    fills: Mutex<HashMap<u64, Arc<Fill>>>,
+    fill_ids: AtomicU64,
+    ledger: Arc<Ledger>,
+    uncacheable: Memory<HashBinary, NoCacheReason>,
+    invalidated: Memory<HashBinary, Moment>,
+}
+
+impl Cache {
+    /// Makes the store. The engine wants it to live for ever, so it does.
+    pub fn leak(limits: Limits, clock: Clock) -> &'static Cache {
+        Box::leak(Box::new(Cache {
+            clock,
+            limits,
+            keys: Keys::new(),
+            lock: CacheLock::new_boxed(LOCK_TIMEOUT),
+            map: Memory::new(limits.memory),
+            fills: Mutex::default(),
+            fill_ids: AtomicU64::new(1),
+            ledger: Arc::new(Ledger::new(limits.fills)),
+            uncacheable: Memory::new(REMEMBERED),
+            invalidated: Memory::new(REMEMBERED),
+        }))
+    }
+
+    fn clock(&self) -> &Clock {
+        &self.clock
+    }
+
+    fn next_fill(&self) -> u64 {
+        self.fill_ids.fetch_add(1, Relaxed)
+    }
+
+    /// Makes keys.
+    pub fn keys(&self) -> &Keys {
+        &self.keys
+    }
+
+    /// Turns the engine's cache on for one request.
+    pub fn enable(&'static self, cache: &mut HttpCache) {
+        let mut options = CacheOptionOverrides::default();
+        options.wait_timeout = Some(LOCK_TIMEOUT);
+        cache.enable(self, None, Some(self), Some(self.lock.as_ref()), Some(options));
+    }
+
+    /// How a response of this length would be bounded; `Err` when it is too long.
+    pub fn terms(&self, length: Option<u64>, patience: Duration) -> Result<Terms, Rule> {
+        let limit = if length.is_some() { self.limits.max_object } else { self.limits.max_unsized };
+        if length.is_some_and(|length| length > limit) {
+            return Err(Rule::TooLarge);
+        }
+        if self.ledger.held() + length.unwrap_or(limit) > self.limits.fills {
+            return Err(Rule::FillsFull);
+        }
+        Ok(Terms { length, limit, patience })
+    }
+
+    /// What the engine needs to know of a response that is to be stored.
+    pub fn meta(&self, response: ResponseHeader, life: Life, terms: Terms) -> CacheMeta {
+        let window = |span: Duration| u32::try_from(span.as_secs()).unwrap_or(u32::MAX);
+        let nominated = crate::fields::vary::nominated(&response.headers).unwrap_or_default();
+        let created = self.clock.steady();
+        // The engine's deadline is written anew at each lookup; what counts is `life`.
+        let mut meta = CacheMeta::new(
+            created + life.lifetime.min(Duration::from_secs(86_400)),
+            created,
+            window(life.stale_while_revalidate),
+            window(life.stale_if_error),
+            response,
+        );
+        if !nominated.is_empty() {
+            meta.extensions_mut().insert(Nominated(nominated.into()));
+        }
+        meta.extensions_mut().insert(Decision { life, terms });
+        meta
+    }
+
+    /// Takes out what is stored under a key, all variants with it, and spoils what is on its way.
+    pub fn invalidate(&self, key: &CacheKey) -> bool {
+        let hash = key.primary_bin();
+        let now = self.clock.now();
+        self.invalidated.put(hash, now, 0, Some(now.after(INVALIDATED_FOR)), now);
+        self.forget(hash)
+    }
+
+    /// Whether the target was changed since then.
+    pub fn invalidated_since(&self, key: &CacheKey, since: Moment) -> bool {
+        self.invalidated.get(&key.primary_bin(), self.clock.now()).is_some_and(|at| at >= since)
+    }
+
+    fn forget(&self, hash: HashBinary) -> bool {
+        let slot = self.map.update(hash, self.clock.now(), |there| {
+            if let Some(Slot::Filling(fill, _)) = there {
+                fill.doom();
+            }
+            (Change::Remove, there.is_some())
+        });
+        slot
+    }
+
+    /// Gives back the memory of what is of no use any more.
+    pub fn sweep(&self) {
+        let now = self.clock.now();
+        self.map.sweep(now);
+        self.uncacheable.sweep(now);
+        self.invalidated.sweep(now);
+    }
+
+    /// How much is stored.
+    pub fn usage(&self) -> Usage {
+        self.map.usage()
+    }
+
+    /// How many fills are under way, and the bytes set aside for them.
+    pub fn filling(&self) -> (u64, u64) {
+        (self.fills.lock().len() as u64, self.ledger.held())
+    }
+}
+
+/// Remembers for a while what turned out not to be storable, so that nobody waits for it in line.
+impl CacheablePredictor for Cache {
+    fn cacheable_prediction(&self, key: &CacheKey) -> bool {
+        self.predicted_uncacheable_reason(key).is_none()
+    }
+
+    fn predicted_uncacheable_reason(&self, key: &CacheKey) -> Option<NoCacheReason> {
+        self.uncacheable.get(&key.primary_bin(), self.clock.now())
+    }
+
+    fn mark_cacheable(&self, key: &CacheKey) -> bool {
+        self.uncacheable.remove(key.primary_bin(), self.clock.now()).is_none()
+    }
+
+    fn mark_uncacheable(&self, key: &CacheKey, reason: NoCacheReason) -> Option<bool> {
+        if !matches!(reason, NoCacheReason::OriginNotCache | NoCacheReason::ResponseTooLarge) {
+            return None;
+        }
+        let now = self.clock.now();
+        let until = Some(now.after(UNCACHEABLE_FOR));
+        let new = self.uncacheable.update(key.primary_bin(), now, |there| {
+            (Change::Put { value: reason, weight: 0, expires: until }, there.is_none())
+        });
+        Some(new)
+    }
+}
+
+/// The engine's reason for a refusal: one that it remembers, or one that lets the next request try.
+pub fn refusal(rule: Rule) -> NoCacheReason {
+    if rule.lasts() { NoCacheReason::OriginNotCache } else { NoCacheReason::Deferred }
+}

@@ -1,0 +1,139 @@
+//! The command line.
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use clap::{Args, Parser, Subcommand};
+
+use crate::clock::Clock;
+use crate::config::{self, Parts, Plan};
+use crate::handlers::Stores;
+use crate::plugin::Entry;
+use crate::server::Server;
+
+/// The configuration is wrong.
+const WRONG: u8 = 1;
+/// The command line is wrong.
+const USAGE: u8 = 2;
+/// The server could not start.
+const FAILED: u8 = 3;
+
+/// A caching edge proxy with a key/value store, built on Pingora.
+#[derive(Parser)]
+#[command(
+    name = "headwall",
+    version,
+    about,
+    after_help = "Exit codes: 0 fine, 1 the configuration is wrong, 2 wrong usage, 3 could not start."
+)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Run the server in the foreground; SIGTERM drains and ends it, SIGUSR1 opens the log again.
+    ///
+    /// Examples:
+    ///   headwall run --config headwall.yaml
+    ///   headwall run --to localhost:3000          # proxy + cache on 127.0.0.1:8080, a store at /cache/
+    #[command(verbatim_doc_comment)]
+    Run(Run),
+    /// Load a configuration, open nothing, and say what is wrong with it.
+    Check {
+        /// The configuration.
+        #[arg(long, value_name = "FILE")]
+        config: PathBuf,
+    },
+}
+
+#[derive(Args)]
+#[command(group(clap::ArgGroup::new("what").required(true).args(["config", "to"])))]
+struct Run {
+    /// The configuration.
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// No file: send everything to this server, cache what it allows, keep a store at /cache/.
+    #[arg(long, value_name = "HOST:PORT")]
+    to: Option<String>,
+    /// With --to: where to listen.
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:8080", conflicts_with = "config")]
+    listen: String,
+}
+
+/// Runs the command line with these plugins beside the built-in ones.
+///
+/// This is the whole `main` of a binary with plugins of its own:
+///
+/// ```no_run
+/// fn main() -> std::process::ExitCode {
+///     headwall::run(&[])
+/// }
+/// ```
+pub fn run(plugins: &[Entry]) -> ExitCode {
+    log();
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => {
+            let _ = error.print();
+            return ExitCode::from(if error.use_stderr() { USAGE } else { 0 });
+        }
+    };
+    let (stores, clock) = (Arc::new(Stores::default()), Clock::system());
+    let parts = Parts { plugins, stores: &stores, clock: &clock };
+    let plan = match &cli.command {
+        Command::Check { config } => config::load(config, &parts),
+        Command::Run(Run { config: Some(config), .. }) => config::load(config, &parts),
+        Command::Run(Run { to, listen, .. }) => config::simple(to.as_deref().unwrap_or_default(), listen, &parts),
+    };
+    let plan = match plan {
+        Ok(plan) => plan,
+        Err(error) => return fail(WRONG, &error.to_string()),
+    };
+    match cli.command {
+        Command::Check { config } => {
+            let mut out = std::io::stdout();
+            let _ = writeln!(
+                out,
+                "{}: fine; {} routes, {} upstreams",
+                config.display(),
+                plan.router.routes.len(),
+                plan.upstreams.len()
+            );
+            ExitCode::SUCCESS
+        }
+        Command::Run(_) => serve(plan, stores.clone(), clock.clone()),
+    }
+}
+
+fn serve(plan: Plan, stores: Arc<Stores>, clock: Clock) -> ExitCode {
+    let served = Server::new(plan, stores, clock).and_then(Server::run);
+    match served {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => fail(FAILED, &format!("cannot start: {error}")),
+    }
+}
+
+fn fail(code: u8, message: &str) -> ExitCode {
+    let _ = writeln!(std::io::stderr(), "headwall: {message}");
+    ExitCode::from(code)
+}
+
+/// Messages go to standard error; `HEADWALL_LOG` says which, in the form of `RUST_LOG`.
+fn log() {
+    let filter =
+        std::env::var("HEADWALL_LOG").ok().and_then(|filter| filter.parse::<tracing_subscriber::EnvFilter>().ok());
+    let filter = filter.unwrap_or_else(|| {
+        // The engine writes a line for each client that breaks off; ours say the same once.
+        "info,pingora_core=off,pingora_proxy=off,pingora_cache=off".parse().unwrap_or_default()
+    });
+    let _ = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()))
+        .with_target(false)
+        .try_init();
+}

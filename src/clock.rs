@@ -1,0 +1,87 @@
+//! The only place that asks what time it is.
+//!
+//! Freshness and expiry count on [`Clock::now`], which never goes back: a system
+//! clock set back by an hour revives nothing. [`Clock::wall`] is for comparing
+//! with the dates that others write into their messages.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant, SystemTime};
+
+/// A point on the process's own time line; it only moves forward.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub struct Moment(Duration);
+
+impl Moment {
+    /// How long ago `earlier` was; zero if it lies ahead.
+    pub fn since(self, earlier: Moment) -> Duration {
+        self.0.saturating_sub(earlier.0)
+    }
+
+    /// This moment, `span` later.
+    pub fn after(self, span: Duration) -> Moment {
+        Moment(self.0.saturating_add(span))
+    }
+
+    /// This moment, `span` earlier, or the beginning of time.
+    pub fn before(self, span: Duration) -> Moment {
+        Moment(self.0.saturating_sub(span))
+    }
+}
+
+/// Tells the time; clones tell the same time.
+#[derive(Debug, Clone)]
+pub struct Clock {
+    start: Instant,
+    started_at: SystemTime,
+    ahead_ms: Arc<AtomicU64>,
+}
+
+/// Moments start here, so that something born days before the process can be placed before them.
+const ORIGIN: Duration = Duration::from_secs(200 * 365 * 86_400);
+
+impl Clock {
+    /// The machine's clock.
+    pub fn system() -> Self {
+        Clock { start: Instant::now(), started_at: SystemTime::now(), ahead_ms: Arc::default() }
+    }
+
+    fn elapsed(&self) -> Duration {
+        self.start.elapsed() + Duration::from_millis(self.ahead_ms.load(Relaxed))
+    }
+
+    /// Now, on the line that never goes back.
+    pub fn now(&self) -> Moment {
+        Moment(ORIGIN + self.elapsed())
+    }
+
+    /// What a calendar says, to compare with `Date` and `Expires`.
+    pub fn wall(&self) -> SystemTime {
+        SystemTime::now() + Duration::from_millis(self.ahead_ms.load(Relaxed))
+    }
+
+    /// A calendar time that never goes back, for ordering what was stored when.
+    pub fn steady(&self) -> SystemTime {
+        self.started_at + self.elapsed()
+    }
+
+    /// Moves this clock and all its clones forward. For tests, which never sleep to let time pass.
+    pub fn advance(&self, span: Duration) {
+        self.ahead_ms.fetch_add(span.as_millis() as u64, Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn time_moves_forward_only() {
+        let clock = Clock::system();
+        let before = clock.now();
+        clock.clone().advance(Duration::from_secs(60));
+        assert!(clock.now().since(before) >= Duration::from_secs(60));
+        assert_eq!(before.since(clock.now()), Duration::ZERO);
+        assert!(before.before(Duration::from_secs(86_400 * 365)) < before);
+    }
+}

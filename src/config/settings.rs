@@ -1,0 +1,417 @@
+//! The configuration as the file writes it: one struct for each map, defaults included.
+//!
+//! Every struct refuses unknown keys. "Exactly one of" and "this or that" are
+//! visitors written by hand, because derived ones lose the place or the reason.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde::de::{self, Deserialize, Deserializer, MapAccess, Visitor};
+
+use crate::units::{ByteSize, Network, Span};
+
+/// The whole file.
+#[derive(Debug, Clone, serde::Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Settings {
+    /// Worker threads; one per core when absent.
+    pub threads: Option<u16>,
+    /// Where clients connect.
+    pub listen: Vec<Listen>,
+    /// The operator's listener; none when absent.
+    pub admin: Option<Admin>,
+    /// Whose word about clients is believed.
+    pub trust: Trust,
+    /// Logs.
+    pub log: Log,
+    /// What happens on SIGTERM.
+    pub shutdown: Shutdown,
+    /// Plugins around every route, and around what no route answers.
+    pub plugins: Vec<One>,
+    /// Groups of servers.
+    pub upstreams: BTreeMap<String, Upstream>,
+    /// The one store that all routes share.
+    pub cache: Cache,
+    /// First match wins.
+    pub routes: Vec<Route>,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Settings {
+            threads: None,
+            listen: vec![Listen { bind: SocketAddr::from(([127, 0, 0, 1], 8080)) }],
+            admin: None,
+            trust: Trust::default(),
+            log: Log::default(),
+            shutdown: Shutdown::default(),
+            plugins: Vec::new(),
+            upstreams: BTreeMap::new(),
+            cache: Cache::default(),
+            routes: Vec::new(),
+        }
+    }
+}
+
+/// An address to listen on: `"127.0.0.1:8080"` or `{ bind: "127.0.0.1:8080" }`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Listen {
+    /// The address.
+    pub bind: SocketAddr,
+}
+
+#[derive(serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ListenMap {
+    bind: Bind,
+}
+
+struct Bind(SocketAddr);
+
+/// Reads `address:port`; the address is numeric, so that what is opened is what is written.
+pub fn bind_address(text: &str) -> Result<SocketAddr, String> {
+    text.parse().map_err(|_| {
+        format!("`{text}` is no address to listen on; write one as 127.0.0.1:8080, 0.0.0.0:8080 or [::]:8080")
+    })
+}
+
+impl<'de> Deserialize<'de> for Bind {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        bind_address(&text).map(Bind).map_err(de::Error::custom)
+    }
+}
+
+impl<'de> Deserialize<'de> for Listen {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Either;
+        impl<'de> Visitor<'de> for Either {
+            type Value = Listen;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an address such as \"127.0.0.1:8080\", or a map with `bind`")
+            }
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<Listen, E> {
+                bind_address(text).map(|bind| Listen { bind }).map_err(E::custom)
+            }
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Listen, A::Error> {
+                let map = ListenMap::deserialize(de::value::MapAccessDeserializer::new(map))?;
+                Ok(Listen { bind: map.bind.0 })
+            }
+        }
+        deserializer.deserialize_any(Either)
+    }
+}
+
+/// The operator's listener.
+#[derive(Debug, Clone, serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Admin {
+    /// Its address, on loopback.
+    pub listen: Listen,
+}
+
+/// Whose word about clients is believed.
+#[derive(Debug, Clone, Default, serde::Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Trust {
+    /// Networks of proxies whose `X-Forwarded-*` fields are believed.
+    pub proxies: Vec<Network>,
+}
+
+/// Logs.
+#[derive(Debug, Clone, Default, serde::Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Log {
+    /// One line for each request; none when absent.
+    #[serde(deserialize_with = "given")]
+    pub access: Option<AccessLog>,
+}
+
+/// One line for each request.
+#[derive(Debug, Clone, Default, serde::Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct AccessLog {
+    /// Where to; standard output when absent. Opened again on SIGUSR1.
+    pub file: Option<PathBuf>,
+    /// In which form.
+    pub format: Format,
+}
+
+/// The form of the access log.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Format {
+    /// The line that Apache and nginx write, and most tools read.
+    #[default]
+    Combined,
+    /// One JSON object a line.
+    Json,
+}
+
+/// What happens on SIGTERM.
+#[derive(Debug, Clone, serde::Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Shutdown {
+    /// How long running exchanges may take to finish.
+    pub drain: Span,
+}
+
+impl Default for Shutdown {
+    fn default() -> Self {
+        Shutdown { drain: Span(Duration::from_secs(30)) }
+    }
+}
+
+/// A group of servers.
+#[derive(Debug, Clone, serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Upstream {
+    /// `host:port`, `[ipv6]:port` or `unix:/path`; they take turns.
+    pub servers: Vec<String>,
+    /// How long we wait for them.
+    #[serde(default)]
+    pub timeouts: Timeouts,
+}
+
+/// How long we wait for a server.
+#[derive(Debug, Clone, serde::Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Timeouts {
+    /// For a connection.
+    pub connect: Span,
+    /// For the first byte of a response.
+    pub first_byte: Span,
+    /// Between two pieces of a response.
+    pub read: Span,
+    /// For the server to take the next piece of a request.
+    pub write: Span,
+    /// How long an unused connection is kept. Below Node's keepAliveTimeout, which is 5 s.
+    pub idle: Span,
+}
+
+impl Default for Timeouts {
+    fn default() -> Self {
+        let seconds = |s| Span(Duration::from_secs(s));
+        Timeouts {
+            connect: seconds(2),
+            first_byte: seconds(60),
+            read: seconds(60),
+            write: seconds(60),
+            idle: seconds(4),
+        }
+    }
+}
+
+/// The one store that all routes share.
+#[derive(Debug, Clone, serde::Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Cache {
+    /// Bytes for everything stored, heads and keys counted in.
+    pub memory: ByteSize,
+    /// Longer responses pass through without being stored.
+    pub max_object: ByteSize,
+    /// The same for responses that come without `Content-Length`.
+    pub max_unsized: ByteSize,
+    /// Bytes that responses being stored may hold while they arrive.
+    pub fills: ByteSize,
+}
+
+impl Default for Cache {
+    fn default() -> Self {
+        Cache {
+            memory: ByteSize(256 << 20),
+            max_object: ByteSize(16 << 20),
+            max_unsized: ByteSize(2 << 20),
+            fills: ByteSize(64 << 20),
+        }
+    }
+}
+
+/// One route.
+#[derive(Debug, Clone, serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Route {
+    /// What it matches; everything when absent.
+    #[serde(default, rename = "match")]
+    pub matches: Match,
+    /// Who answers.
+    pub to: One,
+    /// Keeps responses; never cached when absent.
+    #[serde(default, deserialize_with = "given")]
+    pub cache: Option<RouteCache>,
+    /// Plugins of this route, inside those of the site.
+    #[serde(default)]
+    pub plugins: Vec<One>,
+}
+
+/// What a route matches: all that is given has to fit.
+#[derive(Debug, Clone, Default, serde::Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Match {
+    /// The host, without port.
+    pub host: Option<String>,
+    /// The exact path.
+    pub path: Option<String>,
+    /// The beginning of the path, whole segments.
+    pub prefix: Option<String>,
+    /// A regular expression that the path has to match.
+    pub regex: Option<String>,
+    /// The methods.
+    pub methods: Option<Vec<String>>,
+    /// Request fields and their exact values.
+    pub headers: BTreeMap<String, String>,
+}
+
+/// How a route keeps responses.
+#[derive(Debug, Clone, Default, serde::Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct RouteCache {
+    /// Whose word counts.
+    pub mode: Mode,
+    /// With `force`: how long, for any status or by status.
+    pub ttl: Option<Ttl>,
+    /// With `force`: whether requests with `Cookie` are answered from the store.
+    pub cookies: Option<Cookies>,
+    /// What to do with a response that sets a cookie.
+    pub set_cookie: SetCookie,
+    /// A field for the one-word status that nginx users know.
+    pub status_header: Option<String>,
+    /// Where the origin says nothing: how long a stale response may be used while it is refreshed.
+    pub stale_while_revalidate: Option<Span>,
+    /// Where the origin says nothing: how long a stale response may stand in for an origin that fails.
+    pub stale_if_error: Option<Span>,
+}
+
+/// Whose word about freshness counts.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Mode {
+    /// The origin's (RFC 9111).
+    #[default]
+    Respect,
+    /// The route's `ttl`.
+    Force,
+}
+
+/// Requests with `Cookie` under `force`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Cookies {
+    /// They pass by the store.
+    Bypass,
+    /// They are answered from it, and the origin does not see the cookie.
+    Ignore,
+}
+
+/// Responses with `Set-Cookie`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum SetCookie {
+    /// They are not stored.
+    #[default]
+    Refuse,
+    /// The cookie is taken off, for everybody.
+    Strip,
+}
+
+/// One duration for any status, or a map from status to duration.
+#[derive(Debug, Clone)]
+pub enum Ttl {
+    /// For any status.
+    Any(Duration),
+    /// By status; others are not stored.
+    ByStatus(BTreeMap<u16, Duration>),
+}
+
+impl<'de> Deserialize<'de> for Ttl {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Either;
+        impl<'de> Visitor<'de> for Either {
+            type Value = Ttl;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a duration such as 1m, or a map from status to duration such as { 200: 10m, 404: 1m }")
+            }
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<Ttl, E> {
+                let span = Span::parse(text).ok_or_else(|| E::invalid_value(de::Unexpected::Str(text), &self))?;
+                Ok(Ttl::Any(span.0))
+            }
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Ttl, A::Error> {
+                let mut by_status = BTreeMap::new();
+                while let Some((status, span)) = map.next_entry::<Status, Span>()? {
+                    by_status.insert(status.0, span.0);
+                }
+                Ok(Ttl::ByStatus(by_status))
+            }
+        }
+        deserializer.deserialize_any(Either)
+    }
+}
+
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+struct Status(u16);
+
+impl<'de> Deserialize<'de> for Status {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Number;
+        impl Visitor<'_> for Number {
+            type Value = Status;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a status from 200 to 599, but 206 and 304, which are never stored")
+            }
+            fn visit_u64<E: de::Error>(self, number: u64) -> Result<Status, E> {
+                match u16::try_from(number) {
+                    Ok(status @ 200..=599) if !matches!(status, 206 | 304) => Ok(Status(status)),
+                    _ => Err(E::invalid_value(de::Unexpected::Unsigned(number), &self)),
+                }
+            }
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<Status, E> {
+                match text.parse() {
+                    Ok(number) => self.visit_u64(number),
+                    Err(_) => Err(E::invalid_value(de::Unexpected::Str(text), &self)),
+                }
+            }
+        }
+        deserializer.deserialize_any(Number)
+    }
+}
+
+/// A map with exactly one key: the name of a plugin or a destination, and its settings.
+#[derive(Debug, Clone)]
+pub struct One {
+    /// The name.
+    pub name: String,
+    /// The settings, decoded by who answers to the name.
+    pub value: serde_yaml::Value,
+}
+
+impl<'de> Deserialize<'de> for One {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Single;
+        impl<'de> Visitor<'de> for Single {
+            type Value = One;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a map with exactly one key")
+            }
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<One, A::Error> {
+                let Some((name, value)) = map.next_entry::<String, serde_yaml::Value>()? else {
+                    return Err(de::Error::custom("this map is empty; it takes exactly one key"));
+                };
+                if let Some(second) = map.next_key::<String>()? {
+                    return Err(de::Error::custom(format!(
+                        "this map takes exactly one key and has `{name}` and `{second}`"
+                    )));
+                }
+                Ok(One { name, value })
+            }
+        }
+        deserializer.deserialize_map(Single)
+    }
+}
+
+/// A key that is there is there: `cache:` with nothing behind it means `cache: {}`, not "no cache".
+fn given<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<Option<T>, D::Error> {
+    T::deserialize(deserializer).map(Some)
+}

@@ -1,0 +1,169 @@
+//! One request with its response, and what we learn on the way.
+//!
+//! This is all that plugins and handlers see beside heads and chunks: the engine's
+//! session stays with the proxy.
+
+use std::any::{Any, TypeId};
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::SystemTime;
+
+use bytes::Bytes;
+use once_cell::sync::Lazy;
+
+use crate::clock::Moment;
+use crate::fields::cache_status::CacheStatus;
+
+static NO_ROUTE: Lazy<Arc<str>> = Lazy::new(|| Arc::from("-"));
+
+/// Changes content on its way to the client. Pushed by a plugin when it sees the head.
+pub trait ContentFilter: Send + Sync {
+    /// Takes a chunk and gives what can be sent so far; it may be empty.
+    fn chunk(&mut self, chunk: Bytes) -> Bytes;
+
+    /// Gives what was held back, because the client should see it now.
+    fn flush(&mut self) -> Bytes {
+        Bytes::new()
+    }
+
+    /// Gives the rest; called once, at the end.
+    fn finish(&mut self) -> Bytes {
+        Bytes::new()
+    }
+}
+
+/// The exchange.
+pub struct Exchange {
+    /// When the request's head was here.
+    pub received: Moment,
+    /// The same by the calendar.
+    pub received_at: SystemTime,
+    /// The client: the peer, or whom a trusted proxy names.
+    pub client: IpAddr,
+    /// The other end of the connection.
+    pub peer: IpAddr,
+    /// `http` or `https`, as the client used it.
+    pub scheme: &'static str,
+    /// The `Host` field in lower case.
+    pub host: String,
+    /// The method.
+    pub method: http::Method,
+    /// Path and query, as the client sent them.
+    pub target: String,
+    /// The protocol version of the request.
+    pub version: http::Version,
+    /// The route that was found.
+    pub route: Arc<str>,
+    /// What the cache did, on a route that has one.
+    pub cache: Option<CacheStatus>,
+    /// The server that answered, or was asked last.
+    pub upstream: Option<Arc<str>>,
+    /// The status that was sent; 0 as long as none was.
+    pub status: u16,
+    /// Bytes of content sent.
+    pub sent: u64,
+    /// A refresh in the background: no client waits for it.
+    pub background: bool,
+    id: Option<String>,
+    filters: Vec<Box<dyn ContentFilter>>,
+    notes: Vec<(TypeId, Box<dyn Any + Send + Sync>)>,
+}
+
+impl Exchange {
+    /// An exchange whose request is just here.
+    pub fn new(received: Moment, peer: IpAddr) -> Self {
+        Exchange {
+            received,
+            received_at: SystemTime::now(),
+            client: peer,
+            peer,
+            scheme: "http",
+            host: String::new(),
+            method: http::Method::GET,
+            target: String::from("/"),
+            version: http::Version::HTTP_11,
+            route: NO_ROUTE.clone(),
+            cache: None,
+            upstream: None,
+            status: 0,
+            sent: 0,
+            background: false,
+            id: None,
+            filters: Vec::new(),
+            notes: Vec::new(),
+        }
+    }
+
+    /// The path without the query.
+    pub fn path(&self) -> &str {
+        self.target.split('?').next().unwrap_or("/")
+    }
+
+    /// The query with its question mark, or nothing.
+    pub fn query(&self) -> &str {
+        self.target.find('?').map_or("", |at| &self.target[at..])
+    }
+
+    /// A name for this exchange, the same each time it is asked for.
+    pub fn id(&mut self) -> &str {
+        self.id.get_or_insert_with(new_id)
+    }
+
+    /// Gives the exchange a name that came from elsewhere.
+    pub fn set_id(&mut self, id: String) {
+        self.id = Some(id);
+    }
+
+    /// Sends the content through this filter. The first one pushed sees it first.
+    pub fn push_filter(&mut self, filter: Box<dyn ContentFilter>) {
+        self.filters.push(filter);
+    }
+
+    /// The filters pushed so far, to be put to work.
+    pub fn take_filters(&mut self) -> Vec<Box<dyn ContentFilter>> {
+        std::mem::take(&mut self.filters)
+    }
+
+    /// A plugin's private note, found by its type.
+    pub fn note<T: Any + Send + Sync>(&self) -> Option<&T> {
+        self.notes.iter().find(|(id, _)| *id == TypeId::of::<T>())?.1.downcast_ref()
+    }
+
+    /// Leaves a note for a later door; one for each type.
+    pub fn set_note<T: Any + Send + Sync>(&mut self, note: T) {
+        self.notes.retain(|(id, _)| *id != TypeId::of::<T>());
+        self.notes.push((TypeId::of::<T>(), Box::new(note)));
+    }
+}
+
+/// 32 hexadecimal digits that nobody used before.
+fn new_id() -> String {
+    static SEED: Lazy<ahash::RandomState> = Lazy::new(ahash::RandomState::new);
+    static COUNT: AtomicU64 = AtomicU64::new(0);
+    let count = COUNT.fetch_add(1, Relaxed);
+    format!("{:016x}{:016x}", SEED.hash_one(count), SEED.hash_one((count, "id")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::Clock;
+
+    #[test]
+    fn notes_ids_and_targets() {
+        let mut exchange = Exchange::new(Clock::system().now(), IpAddr::from([127, 0, 0, 1]));
+        assert!(exchange.note::<u32>().is_none());
+        exchange.set_note(1u32);
+        exchange.set_note(2u32);
+        exchange.set_note("text");
+        assert_eq!(exchange.note::<u32>(), Some(&2));
+        assert_eq!(exchange.note::<&str>(), Some(&"text"));
+        exchange.target = "/a?b=c?d".into();
+        assert_eq!((exchange.path(), exchange.query()), ("/a", "?b=c?d"));
+        let id = exchange.id().to_owned();
+        assert_eq!(exchange.id(), id);
+        assert_eq!(id.len(), 32);
+        assert_ne!(new_id(), new_id());
+    }
+}

@@ -1,0 +1,83 @@
+//! Words: parse and print the values of HTTP fields. Pure, and nothing else.
+//!
+//! A value that cannot be understood is never a panic and never a guess: each
+//! module says which reading is the safe one.
+
+pub mod cache_control;
+pub mod cache_status;
+pub mod conditional;
+pub mod connection;
+pub mod date;
+pub mod forwarded;
+pub mod range;
+pub mod vary;
+
+use http::HeaderMap;
+use http::header::AsHeaderName;
+
+/// The members of a list field over all its lines (RFC 9110 §5.6.1), blanks trimmed, empty ones left out.
+///
+/// A comma inside a quoted string does not separate.
+pub fn members<'a>(fields: &'a HeaderMap, name: impl AsHeaderName + 'a) -> impl Iterator<Item = &'a [u8]> {
+    fields.get_all(name).iter().flat_map(|line| Members(line.as_bytes()))
+}
+
+struct Members<'a>(&'a [u8]);
+
+impl<'a> Iterator for Members<'a> {
+    type Item = &'a [u8];
+
+    fn next(&mut self) -> Option<&'a [u8]> {
+        while !self.0.is_empty() {
+            let (mut quoted, mut escaped) = (false, false);
+            let end = self.0.iter().position(|byte| {
+                let separates = *byte == b',' && !quoted;
+                match byte {
+                    b'"' if !escaped => quoted = !quoted,
+                    _ => {}
+                }
+                escaped = quoted && *byte == b'\\' && !escaped;
+                separates
+            });
+            let (member, rest) = match end {
+                Some(at) => (&self.0[..at], &self.0[at + 1..]),
+                None => (self.0, &self.0[..0]),
+            };
+            self.0 = rest;
+            let member = member.trim_ascii();
+            if !member.is_empty() {
+                return Some(member);
+            }
+        }
+        None
+    }
+}
+
+/// Whether `text` is a token (RFC 9110 §5.6.2).
+pub fn is_token(text: &[u8]) -> bool {
+    !text.is_empty() && text.iter().all(|byte| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(byte))
+}
+
+/// A head made of `name: value` lines, for tests.
+#[cfg(test)]
+pub(crate) fn fields(lines: &str) -> HeaderMap {
+    let mut map = HeaderMap::new();
+    for line in lines.lines().filter(|line| !line.trim().is_empty()) {
+        let (name, value) = line.split_once(':').unwrap_or_else(|| panic!("no colon in {line:?}"));
+        let name: http::HeaderName = name.trim().parse().unwrap();
+        map.append(name, value.trim().parse().unwrap());
+    }
+    map
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_run_over_lines_and_respect_quotes() {
+        let map = fields("x: a, b,,c\nx: \"d,e\", f=\"g\\\",h\"\nx:");
+        let all: Vec<_> = members(&map, "x").map(|m| std::str::from_utf8(m).unwrap()).collect();
+        assert_eq!(all, ["a", "b", "c", "\"d,e\"", "f=\"g\\\",h\""]);
+    }
+}

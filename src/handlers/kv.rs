@@ -1,0 +1,392 @@
+//! `kv`: a key/value store with a REST interface.
+//!
+//! ```yaml
+//! kv: { store: default, memory: 64MiB, max_value: 8MiB, allow: [127.0.0.0/8, "::1"] }
+//! ```
+//!
+//! `PUT` keeps the content with its `Content-Type` (and `Content-Encoding`), `GET`
+//! and `HEAD` give it back, `DELETE` forgets it. A write is one step: a `PUT` that is
+//! cut off changes nothing, two at once leave one of the two whole. Content is never
+//! looked into.
+
+use std::collections::hash_map::RandomState;
+use std::hash::BuildHasher;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use http::header::*;
+use http::{HeaderValue, Method};
+use percent_encoding::percent_decode;
+use pingora::http::RequestHeader;
+use serde::Deserialize;
+
+use super::{Surroundings, complaint};
+use crate::clock::{Clock, Moment};
+use crate::exchange::Exchange;
+use crate::fields::conditional::{names, strongly_equal, weakly_equal};
+use crate::handler::{Content, Handler, Reply, Unread};
+use crate::memory::{Change, Memory, Usage};
+use crate::plugin::{Complaint, settings};
+use crate::units::{ByteSize, Network, Span};
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct Settings {
+    /// Routes that name the same store share its content.
+    store: String,
+    /// Bytes for all its content; what is used least goes first.
+    memory: ByteSize,
+    /// The longest value.
+    max_value: ByteSize,
+    /// How long a value is kept that was put without `ttl`; for ever when absent.
+    default_ttl: Option<Span>,
+    /// Networks that may use it.
+    allow: Vec<Network>,
+    /// Bearer tokens that may use it from anywhere.
+    tokens: Vec<String>,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        let loopback = ["127.0.0.0/8", "::1/128"].into_iter().filter_map(|net| net.parse().ok()).map(Network).collect();
+        Settings {
+            store: "default".into(),
+            memory: ByteSize(64 << 20),
+            max_value: ByteSize(8 << 20),
+            default_ttl: None,
+            allow: loopback,
+            tokens: Vec::new(),
+        }
+    }
+}
+
+/// A store: its content outlives the routes that lead to it.
+pub struct Store {
+    map: Memory<Box<[u8]>, Arc<Value>>,
+    memory: u64,
+    tags: (RandomState, AtomicU64),
+}
+
+struct Value {
+    content: Bytes,
+    length: HeaderValue,
+    kind: HeaderValue,
+    encoding: Option<HeaderValue>,
+    tag: HeaderValue,
+    caching: HeaderValue,
+    put: Moment,
+    expires: bool,
+}
+
+impl Store {
+    fn new(memory: u64) -> Self {
+        Store { map: Memory::new(memory), memory, tags: (RandomState::new(), AtomicU64::new(0)) }
+    }
+
+    /// A tag that no other value has or had.
+    fn tag(&self) -> HeaderValue {
+        let number = self.tags.1.fetch_add(1, Relaxed);
+        let text = format!("\"{number:x}-{:016x}\"", self.tags.0.hash_one(number));
+        HeaderValue::from_str(&text).unwrap_or_else(|_| HeaderValue::from_static("\"0\""))
+    }
+
+    /// Gives back the memory of what has expired.
+    pub fn sweep(&self, now: Moment) {
+        self.map.sweep(now);
+    }
+
+    /// How much is in it.
+    pub fn usage(&self) -> Usage {
+        self.map.usage()
+    }
+}
+
+struct Kv {
+    store: Arc<Store>,
+    clock: Clock,
+    prefix: usize,
+    max_value: u64,
+    default_ttl: Option<Duration>,
+    allow: Vec<Network>,
+    tokens: Vec<String>,
+}
+
+const LONGEST_KEY: usize = 1024;
+
+pub(super) fn build(value: &serde_yaml::Value, around: &Surroundings<'_>) -> Result<Arc<dyn Handler>, Complaint> {
+    let settings: Settings = settings(value)?;
+    let Some(prefix) = around.prefix.filter(|prefix| prefix.ends_with('/')) else {
+        return Err(complaint(
+            "",
+            "a `kv` route needs a `match` with a `prefix` that ends with a slash, such as /cache/: the key is what follows it",
+        ));
+    };
+    // A value has to fit into its store with its key and fields.
+    let most = settings.memory.0.saturating_sub(64 << 10);
+    if settings.max_value.0 > most {
+        return Err(complaint(
+            "max_value",
+            format!(
+                "{} does not fit into the store's memory of {} with its key and fields; at most {} do",
+                settings.max_value,
+                settings.memory,
+                ByteSize(most)
+            ),
+        ));
+    }
+    if settings.default_ttl.is_some_and(|ttl| ttl.0.as_secs() == 0) {
+        return Err(complaint("default_ttl", "at least 1s, or leave it out to keep values for ever"));
+    }
+    if let Some(index) =
+        settings.tokens.iter().position(|token| token.len() < 16 || !token.bytes().all(|byte| byte.is_ascii_graphic()))
+    {
+        return Err(complaint(&format!("tokens[{index}]"), "a token has at least 16 characters, all visible ASCII"));
+    }
+    let store = around.stores.get(&settings.store, || Store::new(settings.memory.0));
+    if store.memory != settings.memory.0 {
+        return Err(complaint(
+            "memory",
+            format!(
+                "the store `{}` is shared with another route, which says {}",
+                settings.store,
+                ByteSize(store.memory)
+            ),
+        ));
+    }
+    Ok(Arc::new(Kv {
+        store,
+        clock: around.clock.clone(),
+        prefix: prefix.len(),
+        max_value: settings.max_value.0,
+        default_ttl: settings.default_ttl.map(|span| span.0),
+        allow: settings.allow,
+        tokens: settings.tokens,
+    }))
+}
+
+#[async_trait]
+impl Handler for Kv {
+    async fn answer(&self, request: &RequestHeader, content: &mut Content<'_>, exchange: &mut Exchange) -> Reply {
+        match self.answer_or_refuse(request, content, exchange).await {
+            Ok(reply) | Err(reply) => reply,
+        }
+    }
+}
+
+impl Kv {
+    async fn answer_or_refuse(
+        &self,
+        request: &RequestHeader,
+        content: &mut Content<'_>,
+        exchange: &Exchange,
+    ) -> Result<Reply, Reply> {
+        self.admit(request, exchange)?;
+        let (path, query) = match request.raw_path().iter().position(|byte| *byte == b'?') {
+            Some(at) => (&request.raw_path()[..at], &request.raw_path()[at + 1..]),
+            None => (request.raw_path(), &b""[..]),
+        };
+        let key = key(path.get(self.prefix..).unwrap_or_default())?;
+        match request.method {
+            Method::GET | Method::HEAD => self.get(&key, request),
+            Method::PUT => {
+                let ttl = ttl(query)?.or(self.default_ttl);
+                self.put(key, ttl, request, content).await
+            }
+            Method::DELETE => self.delete(key, request),
+            _ => Err(Reply::text(
+                405,
+                format!("{} is not for the store; there are GET, HEAD, PUT and DELETE", request.method),
+            )
+            .with(ALLOW, HeaderValue::from_static("GET, HEAD, PUT, DELETE"))),
+        }
+    }
+
+    /// Whether this client may use the store.
+    fn admit(&self, request: &RequestHeader, exchange: &Exchange) -> Result<(), Reply> {
+        if self.has_token(request) {
+            return Ok(());
+        }
+        // A proxy on the same host that we do not trust would make everybody a local user.
+        let relayed = exchange.client == exchange.peer
+            && exchange.peer.is_loopback()
+            && ["x-forwarded-for", "forwarded"].iter().any(|name| request.headers.contains_key(*name));
+        if !relayed && self.allows(exchange.client) {
+            return Ok(());
+        }
+        if self.tokens.is_empty() {
+            return Err(Reply::text(403, "this client may not use the store"));
+        }
+        Err(Reply::text(401, "the store wants a token")
+            .with(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer realm=\"kv\"")))
+    }
+
+    fn allows(&self, client: IpAddr) -> bool {
+        self.allow.iter().any(|network| network.0.contains(&client))
+    }
+
+    fn has_token(&self, request: &RequestHeader) -> bool {
+        let Some(value) = request.headers.get(AUTHORIZATION) else { return false };
+        let value = value.as_bytes();
+        let Some((scheme, token)) = value.iter().position(|byte| *byte == b' ').map(|at| value.split_at(at)) else {
+            return false;
+        };
+        let token = token.trim_ascii();
+        // Every token is compared to its end, so that time tells nothing.
+        let fits = self.tokens.iter().fold(false, |any, known| any | same(known.as_bytes(), token));
+        scheme.eq_ignore_ascii_case(b"bearer") && fits
+    }
+
+    fn get(&self, key: &[u8], request: &RequestHeader) -> Result<Reply, Reply> {
+        let now = self.clock.now();
+        let Some(value) = self.store.map.get(key, now) else { return Err(Reply::text(404, "there is no such key")) };
+        let tag = Some(value.tag.as_bytes());
+        if names(&request.headers, &IF_MATCH, tag, strongly_equal) == Some(false) {
+            return Err(precondition());
+        }
+        let unchanged = names(&request.headers, &IF_NONE_MATCH, tag, weakly_equal) == Some(true);
+        let mut reply = Reply::bare(if unchanged { 304 } else { 200 });
+        if !unchanged {
+            reply.content = value.content.clone();
+            reply.set(CONTENT_TYPE, value.kind.clone());
+            reply.set(CONTENT_LENGTH, value.length.clone());
+            if let Some(encoding) = &value.encoding {
+                reply.set(CONTENT_ENCODING, encoding.clone());
+            }
+        }
+        reply.set(ETAG, value.tag.clone());
+        reply.set(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+        reply.set(CACHE_CONTROL, value.caching.clone());
+        if value.expires {
+            reply.set(AGE, HeaderValue::from(now.since(value.put).as_secs()));
+        }
+        Ok(reply)
+    }
+
+    async fn put(
+        &self,
+        key: Box<[u8]>,
+        ttl: Option<Duration>,
+        request: &RequestHeader,
+        content: &mut Content<'_>,
+    ) -> Result<Reply, Reply> {
+        if request.headers.contains_key(CONTENT_RANGE) {
+            return Err(Reply::text(400, "part of a value cannot be put (RFC 9110 §14.5)"));
+        }
+        let content = content.collect(self.max_value).await.map_err(|unread| match unread {
+            Unread::TooLong => Reply::text(413, format!("a value has at most {}", ByteSize(self.max_value))),
+            Unread::Broken => Reply::text(400, "the content did not arrive whole; nothing was changed"),
+        })?;
+        let now = self.clock.now();
+        let tag = self.store.tag();
+        let field = |name| request.headers.get(name).and_then(|value| HeaderValue::from_bytes(value.as_bytes()).ok());
+        let caching = match ttl {
+            Some(ttl) => HeaderValue::try_from(format!("max-age={}", ttl.as_secs())),
+            None => Ok(HeaderValue::from_static("no-cache")),
+        };
+        let value = Arc::new(Value {
+            length: HeaderValue::from(content.len()),
+            content,
+            // Copies: a clone would keep the whole buffer of the request alive.
+            kind: field(CONTENT_TYPE).unwrap_or_else(|| HeaderValue::from_static("application/octet-stream")),
+            encoding: field(CONTENT_ENCODING),
+            tag: tag.clone(),
+            caching: caching.unwrap_or_else(|_| HeaderValue::from_static("no-cache")),
+            put: now,
+            expires: ttl.is_some(),
+        });
+        let weight = value.content.len() as u64 + value.kind.len() as u64 + 256;
+        let expires = ttl.map(|ttl| now.after(ttl));
+        let fields = &request.headers;
+        let new = self.store.map.update(key, now, |there| {
+            let tag = there.map(|value| value.tag.as_bytes());
+            if names(fields, &IF_MATCH, tag, strongly_equal) == Some(false)
+                || names(fields, &IF_NONE_MATCH, tag, weakly_equal) == Some(true)
+            {
+                return (Change::Keep, None);
+            }
+            (Change::Put { value, weight, expires }, Some(there.is_none()))
+        });
+        match new {
+            None => Err(precondition()),
+            Some(new) => Ok(Reply::new(if new { 201 } else { 200 }, "").with(ETAG, tag)),
+        }
+    }
+
+    fn delete(&self, key: Box<[u8]>, request: &RequestHeader) -> Result<Reply, Reply> {
+        let fields = &request.headers;
+        let gone = self.store.map.update(key, self.clock.now(), |there| {
+            let tag = there.map(|value| value.tag.as_bytes());
+            match names(fields, &IF_MATCH, tag, strongly_equal) {
+                Some(false) => (Change::Keep, false),
+                _ => (Change::Remove, true),
+            }
+        });
+        if gone { Ok(Reply::new(204, "")) } else { Err(precondition()) }
+    }
+}
+
+fn precondition() -> Reply {
+    Reply::text(412, "the value is not what the request expects; nothing was changed")
+}
+
+fn same(a: &[u8], b: &[u8]) -> bool {
+    let differences = a.iter().zip(b).fold(0, |all, (a, b)| all | (a ^ b));
+    a.len() == b.len() && std::hint::black_box(differences) == 0
+}
+
+/// The key: everything after the prefix, decoded once.
+fn key(raw: &[u8]) -> Result<Box<[u8]>, Reply> {
+    if raw.is_empty() {
+        return Err(Reply::text(404, "there is no key here; it follows the prefix, as in /cache/key"));
+    }
+    let mut rest = raw;
+    while let Some(at) = rest.iter().position(|byte| *byte == b'%') {
+        let digits = rest.get(at + 1..at + 3).is_some_and(|digits| digits.iter().all(u8::is_ascii_hexdigit));
+        if !digits {
+            return Err(Reply::text(400, "the key has a % without two hexadecimal digits; a % itself is written %25"));
+        }
+        rest = &rest[at + 3..];
+    }
+    let key: Vec<u8> = percent_decode(raw).collect();
+    if key.len() > LONGEST_KEY {
+        return Err(Reply::text(414, format!("a key has at most {LONGEST_KEY} bytes")));
+    }
+    Ok(key.into())
+}
+
+/// `ttl=60`, or nothing.
+fn ttl(query: &[u8]) -> Result<Option<Duration>, Reply> {
+    let wrong = || Reply::text(400, "ttl is a positive whole number of seconds, as in ?ttl=60; nothing was changed");
+    let mut found = None;
+    for pair in query.split(|byte| *byte == b'&').filter(|pair| !pair.is_empty()) {
+        let (name, value) = match pair.iter().position(|byte| *byte == b'=') {
+            Some(at) => (&pair[..at], &pair[at + 1..]),
+            None => (pair, &b""[..]),
+        };
+        if name != b"ttl" {
+            let name = String::from_utf8_lossy(name).chars().take(40).collect::<String>();
+            return Err(Reply::text(
+                400,
+                format!("a PUT takes ?ttl=seconds and nothing else; it has {name:?}; nothing was changed"),
+            ));
+        }
+        if found.is_some() || value.is_empty() || !value.iter().all(u8::is_ascii_digit) {
+            return Err(wrong());
+        }
+        let seconds = std::str::from_utf8(value).ok().and_then(|digits| digits.parse::<u64>().ok()).unwrap_or(u64::MAX);
+        if seconds == 0 {
+            return Err(wrong());
+        }
+        // A few thousand years are as good as any longer time.
+        found = Some(Duration::from_secs(seconds.min(100_000_000_000)));
+    }
+    Ok(found)
+}
+
+#[cfg(test)]
+#[path = "kv_tests.rs"]
+mod tests;

@@ -1,0 +1,57 @@
+//! `redirect`: sends the client elsewhere.
+//!
+//! ```yaml
+//! redirect: { to: "https://{host}/new{query}", status: 308 }
+//! ```
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use http::header::LOCATION;
+use pingora::http::RequestHeader;
+use serde::Deserialize;
+
+use super::{Surroundings, complaint};
+use crate::exchange::Exchange;
+use crate::handler::{Content, Handler, Reply};
+use crate::plugin::{Complaint, settings};
+use crate::template::Template;
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Settings {
+    to: String,
+    #[serde(default = "permanent")]
+    status: u16,
+}
+
+fn permanent() -> u16 {
+    308
+}
+
+struct Redirect {
+    status: u16,
+    to: Template,
+}
+
+pub(super) fn build(value: &serde_yaml::Value, _: &Surroundings<'_>) -> Result<Arc<dyn Handler>, Complaint> {
+    let settings: Settings = settings(value)?;
+    if !matches!(settings.status, 301 | 302 | 303 | 307 | 308) {
+        return Err(complaint(
+            "status",
+            format!("{} does not redirect; there are 301, 302, 303, 307 and 308", settings.status),
+        ));
+    }
+    if settings.to.is_empty() {
+        return Err(complaint("to", "a redirect needs a place to go"));
+    }
+    let to = Template::parse(&settings.to).map_err(|error| complaint("to", error))?;
+    Ok(Arc::new(Redirect { status: settings.status, to }))
+}
+
+#[async_trait]
+impl Handler for Redirect {
+    async fn answer(&self, _: &RequestHeader, _: &mut Content<'_>, exchange: &mut Exchange) -> Reply {
+        Reply::new(self.status, "").with(LOCATION, self.to.value(exchange))
+    }
+}

@@ -1,0 +1,38 @@
+//! Headwall: a plugin-based caching edge proxy built on Pingora, configured by one
+//! YAML file, with a key/value store in the same process.
+//!
+//! The binary is this library in one line ([`run`]); a binary with plugins of its own
+//! is the same line with their table. What a plugin needs is in [`plugin`],
+//! [`exchange`] and [`handler`]; how to test one is in [`testing`].
+//!
+//! The floors of the house, and what each module is for, are in ARCHITECTURE.md.
+
+pub mod access_log;
+pub mod admin;
+pub mod cache;
+pub mod clock;
+pub mod config;
+pub mod connection;
+pub mod exchange;
+pub mod fields;
+pub mod handler;
+pub mod handlers;
+pub mod listener;
+pub mod memory;
+pub mod metrics;
+pub mod plugin;
+pub mod plugins;
+pub mod proxy;
+pub mod route;
+pub mod server;
+pub mod template;
+pub mod testing;
+pub mod units;
+pub mod upstream;
+
+mod cli;
+
+pub use cli::run;
+/// The heads that plugins and handlers work on, and what they are made of.
+pub use pingora::http::{RequestHeader, ResponseHeader};
+pub use {async_trait::async_trait, bytes, http, serde};

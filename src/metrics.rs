@@ -1,0 +1,174 @@
+//! All counters, as fields of one struct.
+//!
+//! Counters with labels are resolved when the configuration is loaded, so that a
+//! request adds to a number and looks nothing up.
+
+use prometheus::core::{AtomicU64, GenericCounter, GenericCounterVec, GenericGauge};
+use prometheus::{Encoder, Opts, Registry, TextEncoder};
+
+type Counter = GenericCounter<AtomicU64>;
+type CounterVec = GenericCounterVec<AtomicU64>;
+type Gauge = GenericGauge<AtomicU64>;
+
+/// The words for what the cache did; RFC 9211's, and `none` where there is no cache.
+pub const CACHE_WORDS: &[&str] =
+    &["none", "hit", "collapsed", "uri-miss", "vary-miss", "stale", "bypass", "method", "request"];
+
+/// Everything that is counted.
+pub struct Metrics {
+    registry: Registry,
+    requests: CounterVec,
+    /// Content bytes sent to clients.
+    pub sent_bytes: Counter,
+    /// Content bytes received from clients.
+    pub received_bytes: Counter,
+    /// Connections accepted.
+    pub connections_accepted: Counter,
+    /// Connections open.
+    pub connections: Gauge,
+    /// Requests refused by the guard.
+    pub refused: CounterVec,
+    /// Responses that were not stored, by the rule that decided.
+    pub not_stored: CounterVec,
+    /// Connections to servers that could not be made.
+    pub connect_failures: Counter,
+    /// Requests sent again after a failure.
+    pub retries: Counter,
+    /// Lines that the access log could not take in time.
+    pub log_dropped: Counter,
+    cache: Stock,
+    kv: Stock,
+    /// Responses arriving and being stored.
+    pub fills: Gauge,
+    /// Bytes set aside for them.
+    pub fill_bytes: Gauge,
+}
+
+/// Gauges of one kind of store.
+pub struct Stock {
+    bytes: Gauge,
+    entries: Gauge,
+    evicted: Gauge,
+}
+
+impl Stock {
+    /// Sets all three.
+    pub fn set(&self, bytes: u64, entries: u64, evicted: u64) {
+        self.bytes.set(bytes);
+        self.entries.set(entries);
+        self.evicted.set(evicted);
+    }
+}
+
+/// Counters of one route: status class by cache word.
+pub struct RouteMetrics([[Counter; CACHE_WORDS.len()]; 6]);
+
+impl RouteMetrics {
+    /// Counts a request.
+    pub fn count(&self, status: u16, cache: usize) {
+        let class = usize::from(status / 100).min(5);
+        self.0[class][cache.min(CACHE_WORDS.len() - 1)].inc();
+    }
+}
+
+fn opts(name: &str, help: &str) -> Opts {
+    Opts::new(name, help).namespace("headwall")
+}
+
+impl Metrics {
+    /// All at zero.
+    pub fn new() -> Result<Self, prometheus::Error> {
+        let registry = Registry::new();
+        let counter = |name: &str, help: &str| {
+            let counter = Counter::with_opts(opts(name, help))?;
+            registry.register(Box::new(counter.clone()))?;
+            Ok::<_, prometheus::Error>(counter)
+        };
+        let gauge = |name: &str, help: &str| {
+            let gauge = Gauge::with_opts(opts(name, help))?;
+            registry.register(Box::new(gauge.clone()))?;
+            Ok::<_, prometheus::Error>(gauge)
+        };
+        let labelled = |name: &str, help: &str, labels: &[&str]| {
+            let counters = CounterVec::new(opts(name, help), labels)?;
+            registry.register(Box::new(counters.clone()))?;
+            Ok::<_, prometheus::Error>(counters)
+        };
+        let stock = |name: &str, what: &str| {
+            Ok::<_, prometheus::Error>(Stock {
+                bytes: gauge(&format!("{name}_bytes"), &format!("Bytes used by {what}."))?,
+                entries: gauge(&format!("{name}_entries"), &format!("Entries among {what}."))?,
+                evicted: gauge(&format!("{name}_evicted"), &format!("Entries of {what} that went for lack of room."))?,
+            })
+        };
+        Ok(Metrics {
+            requests: labelled("requests_total", "Requests answered.", &["route", "status", "cache"])?,
+            sent_bytes: counter("sent_bytes_total", "Content bytes sent to clients.")?,
+            received_bytes: counter("received_bytes_total", "Content bytes received from clients.")?,
+            connections_accepted: counter("connections_accepted_total", "Connections accepted.")?,
+            connections: gauge("connections", "Connections open.")?,
+            refused: labelled("refused_total", "Requests refused, by reason.", &["reason"])?,
+            not_stored: labelled("not_stored_total", "Responses not stored, by the rule that decided.", &["rule"])?,
+            connect_failures: counter("connect_failures_total", "Connections to servers that could not be made.")?,
+            retries: counter("retries_total", "Requests sent again after a failure.")?,
+            log_dropped: counter("log_dropped_total", "Access log lines lost because the log was too slow.")?,
+            cache: stock("cache", "stored responses")?,
+            kv: stock("kv", "key/value pairs")?,
+            fills: gauge("fills", "Responses arriving and being stored.")?,
+            fill_bytes: gauge("fill_bytes", "Bytes set aside for responses that arrive.")?,
+            registry,
+        })
+    }
+
+    /// The counters of a route.
+    pub fn route(&self, name: &str) -> RouteMetrics {
+        let class = |class: usize| if class == 0 { "none".to_owned() } else { format!("{class}xx") };
+        RouteMetrics(std::array::from_fn(|status| {
+            std::array::from_fn(|word| self.requests.with_label_values(&[name, &class(status), CACHE_WORDS[word]]))
+        }))
+    }
+
+    /// The gauges of stored responses.
+    pub fn cache(&self) -> &Stock {
+        &self.cache
+    }
+
+    /// The gauges of the key/value stores.
+    pub fn kv(&self) -> &Stock {
+        &self.kv
+    }
+
+    /// All of it as Prometheus reads it. Series that never counted anything are left out.
+    pub fn text(&self) -> String {
+        let mut families = self.registry.gather();
+        for family in &mut families {
+            if family.name() == "headwall_requests_total" {
+                let counted = family.take_metric().into_iter().filter(|metric| metric.get_counter().get_value() > 0.0);
+                let counted: Vec<_> = counted.collect();
+                family.set_metric(counted);
+            }
+        }
+        families.retain(|family| !family.get_metric().is_empty());
+        let mut out = Vec::new();
+        let _ = TextEncoder::new().encode(&families, &mut out);
+        String::from_utf8(out).unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_by_route_status_and_cache() {
+        let metrics = Metrics::new().unwrap();
+        let route = metrics.route("app");
+        route.count(204, 1);
+        route.count(204, 1);
+        route.count(502, 0);
+        let text = metrics.text();
+        assert!(text.contains("headwall_requests_total{cache=\"hit\",route=\"app\",status=\"2xx\"} 2"), "{text}");
+        assert!(text.contains("headwall_requests_total{cache=\"none\",route=\"app\",status=\"5xx\"} 1"), "{text}");
+        assert!(!text.contains("status=\"3xx\""), "what never happened is not listed");
+    }
+}

@@ -1,0 +1,308 @@
+//! Between the engine's cache callbacks and our cache: asks the policy, notes what came of it.
+
+use std::time::Duration;
+
+use http::header::{AGE, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, ETAG, HOST, RANGE, SET_COOKIE};
+use http::{HeaderMap, Method};
+use pingora::cache::{CacheKey, CacheMeta, CachePhase, ForcedFreshness, HitHandler, NoCacheReason, RespCacheable};
+use pingora::http::{RequestHeader, ResponseHeader};
+use pingora::prelude::*;
+use pingora::proxy::Session;
+
+use super::context::Ctx;
+use super::forward::FORWARDED_HOST;
+use crate::cache::fill::Terms;
+use crate::cache::key::Parts;
+use crate::cache::policy::{self, Arrival, Life, Reuse, Rule};
+use crate::cache::storage::{FILLING, Handler};
+use crate::cache::{Cache, refusal};
+use crate::clock::Clock;
+use crate::fields::cache_status::{CacheStatus, Forward, ttl};
+use crate::fields::{conditional, connection, range};
+use crate::route::Destination;
+
+/// Turns the cache on for this request, if it has any business with it.
+pub fn admit(cache: &'static Cache, session: &mut Session, ctx: &mut Ctx) {
+    let Some(route_cache) = ctx.route_cache() else { return };
+    let has_content = !session.as_downstream_mut().is_body_empty();
+    match policy::admit(session.req_header(), has_content, &route_cache.policy) {
+        Ok(()) => cache.enable(&mut session.cache),
+        Err(passed_by) => ctx.cache.passed_by = Some(passed_by),
+    }
+}
+
+/// The key of this request.
+pub fn key(cache: &Cache, request: &RequestHeader, ctx: &Ctx) -> Result<CacheKey> {
+    let Some(route) = &ctx.route else {
+        return Error::e_explain(ErrorType::InternalError, "a key without a route");
+    };
+    let Destination::Proxy(upstream) = &route.destination else {
+        return Error::e_explain(ErrorType::InternalError, "a key without an upstream");
+    };
+    let host = request.headers.get(HOST).map(|host| host.as_bytes().to_ascii_lowercase()).unwrap_or_default();
+    Ok(cache.keys().key(&Parts {
+        scheme: ctx.exchange.scheme,
+        host: &String::from_utf8_lossy(&host),
+        forwarded_host: request.headers.get(&FORWARDED_HOST).map_or(b"", |host| host.as_bytes()),
+        target: request.raw_path(),
+        upstream: &upstream.name,
+        selector: &route.selector,
+    }))
+}
+
+/// What may be done with what was found.
+pub fn judge_found(session: &Session, found: &HitHandler, ctx: &mut Ctx, clock: &Clock) -> Option<ForcedFreshness> {
+    let handler = found.as_any().downcast_ref::<Handler>()?;
+    let life = handler.head().life;
+    ctx.cache.life = Some(life);
+    ctx.cache.stale = false;
+    ctx.cache.collapsed = false;
+    let policy = &ctx.route_cache()?.policy;
+    let verdict = policy::reuse(&session.req_header().headers, &life, policy, ctx.exchange.received, clock.now());
+    match verdict {
+        Reuse::Fresh => {
+            ctx.cache.collapsed = handler.fill().is_some();
+            Some(ForcedFreshness::ForceFresh)
+        }
+        Reuse::Collapsed => {
+            ctx.cache.collapsed = true;
+            Some(ForcedFreshness::ForceFresh)
+        }
+        Reuse::Stale => {
+            ctx.cache.stale = true;
+            Some(ForcedFreshness::ForceExpiredServeStale { expired_at: None })
+        }
+        Reuse::Validate => {
+            ctx.cache.stale = true;
+            Some(ForcedFreshness::ForceExpired)
+        }
+        Reuse::NotForThis => {
+            ctx.cache.not_for_this = true;
+            Some(ForcedFreshness::ForceMiss)
+        }
+    }
+}
+
+/// Nothing usable is stored. Some requests go on as they are, without filling for others.
+pub fn miss(session: &mut Session, ctx: &Ctx) {
+    let request = session.req_header();
+    let as_it_is = ctx.cache.not_for_this || request.method == Method::HEAD || request.headers.contains_key(RANGE);
+    if as_it_is && session.cache.enabled() {
+        session.cache.disable(NoCacheReason::Deferred);
+    } else {
+        session.cache.cache_miss();
+    }
+}
+
+/// A request that may only be answered from the store and was not (RFC 9111 §5.2.1.7).
+pub fn only_if_cached(session: &Session, ctx: &Ctx) -> bool {
+    let respects = ctx.route_cache().is_some_and(|cache| !cache.policy.force);
+    respects && crate::fields::cache_control::CacheControl::of(&session.req_header().headers).only_if_cached
+}
+
+/// Looks at the origin's head before anything else does: strips what was for one hop, judges what
+/// may be stored, and decides who paces it.
+pub fn origin_answered(
+    cache: &'static Cache,
+    clock: &Clock,
+    session: &mut Session,
+    response: &mut ResponseHeader,
+    ctx: &mut Ctx,
+) {
+    connection::strip(response);
+    invalidate(cache, session, response, ctx);
+    if ctx.route_cache().is_none() {
+        return;
+    }
+    ctx.cache.age_lines = response.headers.get_all(AGE).iter().cloned().collect();
+    ctx.cache.said_age = policy::said_age(&response.headers);
+    if !(session.cache.enabled() || session.cache.bypassing()) {
+        return;
+    }
+    response.remove_header(&AGE);
+    if ctx.route_cache().is_some_and(|cache| cache.policy.strip_set_cookie) {
+        response.remove_header(&SET_COOKIE);
+    }
+    let freshens = response.status == 304 && session.cache.maybe_cache_meta().is_some();
+    if freshens {
+        ctx.cache.freshener = Some(response.headers.clone());
+    }
+    let verdict = (!freshens).then(|| {
+        let life = judge(cache, session, response, ctx, arrival(clock, ctx))?;
+        let length = if response.status == 204 { Some(0) } else { length(&response.headers) };
+        Ok((life, cache.terms(length, ctx.patience())?))
+    });
+    // A known length is read at the origin's speed, whoever is slow; an unknown one at the leader's.
+    let known = matches!(&verdict, Some(Ok((_, terms))) if terms.length.is_some());
+    if ctx.connection.is_some() {
+        session.set_proxy_tasks_enabled(known);
+    }
+    ctx.cache.verdict = verdict;
+}
+
+fn length(fields: &HeaderMap) -> Option<u64> {
+    fields.get(CONTENT_LENGTH)?.to_str().ok()?.trim().parse().ok()
+}
+
+fn arrival(clock: &Clock, ctx: &Ctx) -> Arrival {
+    let now = clock.now();
+    let delay = ctx.cache.forwarded_at.map_or(Duration::ZERO, |sent| now.since(sent));
+    Arrival { now, wall: clock.wall(), delay, age: ctx.cache.said_age }
+}
+
+fn judge(cache: &Cache, session: &Session, response: &ResponseHeader, ctx: &Ctx, at: Arrival) -> Result<Life, Rule> {
+    let policy = &ctx.route_cache().ok_or(Rule::Status)?.policy;
+    let life = policy::judge(&session.req_header().headers, response, policy, at)?;
+    let sent = ctx.cache.forwarded_at.unwrap_or(at.now);
+    if session.cache.maybe_cache_key().is_some_and(|key| cache.invalidated_since(key, sent)) {
+        return Err(Rule::Invalidated);
+    }
+    Ok(life)
+}
+
+/// The engine asks whether to store. For a 304 it gives the stored head with some fields of the 304;
+/// all others that a 304 may change are merged here (RFC 9111 §3.2).
+pub fn to_store(
+    cache: &'static Cache,
+    clock: &Clock,
+    session: &Session,
+    response: &ResponseHeader,
+    ctx: &mut Ctx,
+) -> RespCacheable {
+    let mut response = response.clone();
+    let verdict = match ctx.cache.freshener.take() {
+        Some(fields) => {
+            merge(&mut response, &fields);
+            // The content is here already, whatever its length.
+            let terms = Terms { length: None, limit: 0, patience: ctx.patience() };
+            judge(cache, session, &response, ctx, arrival(clock, ctx)).map(|life| (life, terms))
+        }
+        None => ctx.cache.verdict.take().unwrap_or(Err(Rule::Status)),
+    };
+    match verdict {
+        Ok((life, terms)) => {
+            ctx.cache.life = Some(life);
+            let _ = FILLING.try_with(|filling| filling.set(true));
+            RespCacheable::Cacheable(cache.meta(response, life, terms))
+        }
+        Err(rule) => {
+            ctx.cache.refused = Some(rule);
+            RespCacheable::Uncacheable(refusal(rule))
+        }
+    }
+}
+
+fn merge(stored: &mut ResponseHeader, fields: &HeaderMap) {
+    for name in fields.keys() {
+        let framing = [&CONTENT_LENGTH, &CONTENT_RANGE, &CONTENT_TYPE].contains(&name)
+            || matches!(name.as_str(), "content-encoding" | "transfer-encoding" | "age" | "set-cookie");
+        if framing {
+            continue;
+        }
+        stored.remove_header(name);
+        for value in fields.get_all(name) {
+            let _ = stored.append_header(name, value.clone());
+        }
+    }
+}
+
+/// A successful unsafe request changes what is stored under its target (RFC 9111 §4.4).
+fn invalidate(cache: &Cache, session: &Session, response: &ResponseHeader, ctx: &Ctx) {
+    if !policy::invalidates(&session.req_header().method, response.status) {
+        return;
+    }
+    if let Ok(key) = key(cache, session.req_header(), ctx) {
+        cache.invalidate(&key);
+    }
+}
+
+/// Which parts of a stored response to send.
+pub fn range(session: &Session, response: &mut ResponseHeader) -> pingora::proxy::RangeType {
+    use pingora::proxy::RangeType;
+    let request = session.req_header();
+    let Some(value) = request.headers.get(RANGE).filter(|_| request.method == Method::GET && response.status == 200)
+    else {
+        return RangeType::None;
+    };
+    let Some(length) =
+        length(&response.headers).filter(|_| conditional::if_range_holds(&request.headers, &response.headers))
+    else {
+        return RangeType::None;
+    };
+    match range::judge(value.as_bytes(), length) {
+        range::Answer::Whole => RangeType::None,
+        range::Answer::Parts => pingora::proxy::range_header_filter(request, response, Some(200)),
+        range::Answer::Unsatisfiable => {
+            let _ = response.set_status(416);
+            let _ = response.insert_header(CONTENT_RANGE, format!("bytes */{length}"));
+            let _ = response.insert_header(CONTENT_LENGTH, 0);
+            for name in [&CONTENT_TYPE, &ETAG] {
+                response.remove_header(name);
+            }
+            RangeType::Invalid
+        }
+    }
+}
+
+/// The variant that this request asks for.
+pub fn variant(meta: &CacheMeta, request: &RequestHeader, ctx: &mut Ctx) -> Option<pingora::cache::key::HashBinary> {
+    let nominated = meta.extensions().get::<crate::cache::vary::Nominated>()?;
+    ctx.cache.varied = true;
+    crate::cache::vary::variant(&nominated.0, &request.headers)
+}
+
+/// What the cache did, in the words of RFC 9211.
+pub fn status(session: &Session, ctx: &Ctx, clock: &Clock) -> CacheStatus {
+    let notes = &ctx.cache;
+    let missed = if notes.varied { Forward::VaryMiss } else { Forward::UriMiss };
+    let left = notes.life.map(|life| ttl(life.lifetime, life.age(clock.now())));
+    let refused = notes.refused.map(Rule::token);
+    match session.cache.phase() {
+        CachePhase::Hit if notes.collapsed => CacheStatus { collapsed: true, ..CacheStatus::forwarded(missed) },
+        CachePhase::Hit => CacheStatus { hit: true, ttl: left, ..CacheStatus::default() },
+        CachePhase::Stale | CachePhase::StaleUpdating => match notes.failure {
+            Some(0) => CacheStatus {
+                ttl: left,
+                detail: Some("stale-if-error"),
+                forward_status: Some(502),
+                ..CacheStatus::forwarded(Forward::Stale)
+            },
+            Some(status) => CacheStatus {
+                ttl: left,
+                detail: Some("stale-if-error"),
+                forward_status: Some(status),
+                ..CacheStatus::forwarded(Forward::Stale)
+            },
+            None => {
+                CacheStatus { hit: true, ttl: left, detail: Some("stale-while-revalidate"), ..CacheStatus::default() }
+            }
+        },
+        CachePhase::Miss => CacheStatus { stored: true, ..CacheStatus::forwarded(missed) },
+        CachePhase::Expired => CacheStatus { stored: true, ..CacheStatus::forwarded(Forward::Stale) },
+        CachePhase::Revalidated => {
+            CacheStatus { stored: true, forward_status: Some(304), ..CacheStatus::forwarded(Forward::Stale) }
+        }
+        CachePhase::RevalidatedNoCache(_) => {
+            CacheStatus { forward_status: Some(304), detail: refused, ..CacheStatus::forwarded(Forward::Stale) }
+        }
+        _ => match notes.passed_by {
+            Some((forward, rule)) => CacheStatus { detail: Some(rule.token()), ..CacheStatus::forwarded(forward) },
+            None => {
+                let forward = if notes.stale { Forward::Stale } else { missed };
+                CacheStatus { detail: refused, ..CacheStatus::forwarded(forward) }
+            }
+        },
+    }
+}
+
+/// Whether the head that leaves comes from the store.
+pub fn from_store(session: &Session) -> bool {
+    matches!(
+        session.cache.phase(),
+        CachePhase::Hit
+            | CachePhase::Stale
+            | CachePhase::StaleUpdating
+            | CachePhase::Revalidated
+            | CachePhase::RevalidatedNoCache(_)
+    )
+}

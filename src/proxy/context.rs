@@ -1,0 +1,96 @@
+//! What the proxy keeps of one exchange beside what plugins see.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::{HeaderMap, HeaderValue};
+
+use super::Snapshot;
+use crate::cache::fill::{Fill, Terms};
+use crate::cache::policy::{Life, Rule};
+use crate::clock::Moment;
+use crate::connection::Connection;
+use crate::exchange::Exchange;
+use crate::fields::cache_status::Forward;
+use crate::plugin::Chain;
+use crate::route::{Destination, Route, RouteCache};
+use crate::upstream::{Tried, Upstream};
+
+/// One exchange.
+pub struct Ctx {
+    /// What plugins see.
+    pub exchange: Exchange,
+    /// The configuration that this exchange began with.
+    pub snapshot: Arc<Snapshot>,
+    /// The route, once it is found.
+    pub route: Option<Arc<Route>>,
+    /// The client's connection; a refresh in the background has none.
+    pub connection: Option<Arc<Connection>>,
+    /// Servers tried.
+    pub tried: Tried,
+    /// What the cache learned.
+    pub cache: CacheNotes,
+    /// The proxy is closing: connections are not kept.
+    pub draining: bool,
+}
+
+/// What the cache learned on the way.
+#[derive(Default)]
+pub struct CacheNotes {
+    /// Why the cache did not look, if it did not.
+    pub passed_by: Option<(Forward, Rule)>,
+    /// The life of what was found, or is being stored.
+    pub life: Option<Life>,
+    /// It was brought in by another request meanwhile.
+    pub collapsed: bool,
+    /// Something is stored, though not for these nominated fields.
+    pub varied: bool,
+    /// What was found is stale.
+    pub stale: bool,
+    /// What was found is not for this request.
+    pub not_for_this: bool,
+    /// Why the response was not stored.
+    pub refused: Option<Rule>,
+    /// The verdict on the origin's response, until the engine asks for it.
+    pub verdict: Option<Result<(Life, Terms), Rule>>,
+    /// The fields of a 304 that freshens.
+    pub freshener: Option<HeaderMap>,
+    /// The `Age` that the origin's response came with, line by line.
+    pub age_lines: Vec<HeaderValue>,
+    /// The same as a number.
+    pub said_age: Duration,
+    /// When the request went to the origin.
+    pub forwarded_at: Option<Moment>,
+    /// The status, or 0 for none, of the failure that a stale response stands in for.
+    pub failure: Option<u16>,
+    /// The fill that this request leads.
+    pub fill: Option<Arc<Fill>>,
+}
+
+impl Ctx {
+    /// How the route keeps responses, if it does.
+    pub fn route_cache(&self) -> Option<&RouteCache> {
+        self.route.as_ref()?.cache.as_ref()
+    }
+
+    /// Asks the plugins: the route's, or the site's where there is no route.
+    pub fn plugins<R>(&mut self, ask: impl FnOnce(&Chain, &mut Exchange) -> R) -> R {
+        match self.route.clone() {
+            Some(route) => ask(&route.chain, &mut self.exchange),
+            None => ask(&self.snapshot.clone().plan.site, &mut self.exchange),
+        }
+    }
+
+    /// The upstream of the route, if it leads to one.
+    pub fn upstream(&self) -> Option<&Arc<Upstream>> {
+        match &self.route.as_deref()?.destination {
+            Destination::Proxy(upstream) => Some(upstream),
+            Destination::Local(_) => None,
+        }
+    }
+
+    /// How long a reader of this exchange's response waits for the next piece.
+    pub fn patience(&self) -> Duration {
+        self.upstream().map_or(Duration::from_secs(60), |upstream| upstream.timeouts.read)
+    }
+}

@@ -1,0 +1,166 @@
+//! What the origin is told about the client, and what it must not be told.
+//!
+//! Nobody's `X-Forwarded-*` is believed but that of a trusted proxy. Fields that
+//! some frameworks read as "the request was really another one" go no further on a
+//! cached route: the key does not know them.
+
+use std::net::IpAddr;
+
+use http::header::{COOKIE, FORWARDED, HOST, VIA};
+use http::{HeaderMap, HeaderName, HeaderValue};
+use pingora::http::RequestHeader;
+
+use crate::exchange::Exchange;
+use crate::fields::forwarded;
+use crate::units::Network;
+
+const FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+const PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
+/// The host that a client asked a proxy in front of us for.
+pub const FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
+const REAL_IP: HeaderName = HeaderName::from_static("x-real-ip");
+
+/// Said by proxies about a client; believed from trusted ones only.
+const ABOUT_THE_CLIENT: &[&str] = &[
+    "true-client-ip",
+    "x-client-ip",
+    "x-forwarded-port",
+    "x-forwarded-prefix",
+    "x-forwarded-scheme",
+    "x-forwarded-server",
+    "x-forwarded-ssl",
+    "front-end-https",
+];
+
+/// Read by frameworks as another request than the one that was keyed.
+const ANOTHER_REQUEST: &[&str] = &[
+    "x-host",
+    "x-http-host-override",
+    "x-http-method",
+    "x-http-method-override",
+    "x-method-override",
+    "x-original-host",
+    "x-original-url",
+    "x-rewrite-url",
+];
+
+fn trusts(trusted: &[Network], address: IpAddr) -> bool {
+    trusted.iter().any(|network| network.0.contains(&address))
+}
+
+/// Who the client is, and how it asked, as far as the peer may be believed.
+pub fn recognise(exchange: &mut Exchange, fields: &HeaderMap, trusted: &[Network]) {
+    let peer = forwarded::canonical(exchange.peer);
+    (exchange.peer, exchange.client) = (peer, peer);
+    if !trusts(trusted, peer) {
+        return;
+    }
+    exchange.client = forwarded::client(fields, peer, |address| trusts(trusted, address));
+    let proto = fields.get_all(&PROTO).iter().next_back();
+    let proto = proto.and_then(|value| value.as_bytes().rsplit(|byte| *byte == b',').next());
+    if proto.is_some_and(|proto| proto.trim_ascii().eq_ignore_ascii_case(b"https")) {
+        exchange.scheme = "https";
+    }
+}
+
+/// Takes out of a request what must not reach the origin unkeyed or unproven. Runs before the key is made.
+pub fn clean(request: &mut RequestHeader, exchange: &Exchange, trusted: &[Network], cached: bool) {
+    if !trusts(trusted, exchange.peer) {
+        for name in [&FOR, &PROTO, &FORWARDED_HOST, &REAL_IP, &FORWARDED] {
+            request.remove_header(name);
+        }
+        for name in ABOUT_THE_CLIENT {
+            request.remove_header(*name);
+        }
+    }
+    if cached {
+        for name in ANOTHER_REQUEST {
+            request.remove_header(*name);
+        }
+    }
+}
+
+/// Tells the origin who asked, for what, and that we stand between.
+pub fn tell(request: &mut RequestHeader, exchange: &Exchange, drop_cookies: bool) {
+    let value = |text: &str| HeaderValue::from_str(text).unwrap_or_else(|_| HeaderValue::from_static("-"));
+    let mut chain = String::new();
+    for line in request.headers.get_all(&FOR) {
+        if let Ok(line) = line.to_str() {
+            chain.push_str(line);
+            chain.push_str(", ");
+        }
+    }
+    chain.push_str(&exchange.peer.to_string());
+    let _ = request.insert_header(FOR, value(&chain));
+    let _ = request.insert_header(REAL_IP, value(&exchange.client.to_string()));
+    let _ = request.insert_header(PROTO, HeaderValue::from_static(exchange.scheme));
+    if !request.headers.contains_key(&FORWARDED_HOST) {
+        if let Some(host) = request.headers.get(HOST).cloned() {
+            let _ = request.insert_header(FORWARDED_HOST, host);
+        }
+    }
+    let _ = request.append_header(VIA, via(exchange.version));
+    if drop_cookies {
+        request.remove_header(&COOKIE);
+    }
+}
+
+/// What we add to `Via` for a message that came in this version (RFC 9110 §7.6.3).
+pub fn via(version: http::Version) -> HeaderValue {
+    HeaderValue::from_static(match version {
+        http::Version::HTTP_10 => "1.0 headwall",
+        http::Version::HTTP_2 => "2.0 headwall",
+        _ => "1.1 headwall",
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{exchange, request};
+
+    fn through(peer: &str, trusted: &[&str], head: &str) -> (Exchange, RequestHeader) {
+        let trusted: Vec<_> = trusted.iter().map(|net| Network(net.parse().unwrap())).collect();
+        let mut exchange = exchange();
+        exchange.peer = peer.parse().unwrap();
+        let mut head = request(head);
+        recognise(&mut exchange, &head.headers, &trusted);
+        clean(&mut head, &exchange, &trusted, true);
+        tell(&mut head, &exchange, true);
+        (exchange, head)
+    }
+
+    #[test]
+    fn a_stranger_is_not_believed() {
+        let lie = "GET /\nHost: a.test\nX-Forwarded-For: 203.0.113.9\nX-Real-IP: 203.0.113.9\nX-Forwarded-Host: b\nX-Forwarded-Proto: https\nForwarded: for=1\nX-Original-URL: /admin\nX-Forwarded-Port: 1\nCookie: a=b";
+        let (exchange, head) = through("192.0.2.1", &["10.0.0.0/8"], lie);
+        assert_eq!((exchange.client.to_string(), exchange.scheme), ("192.0.2.1".into(), "http"));
+        for (name, expected) in [
+            ("x-forwarded-for", "192.0.2.1"),
+            ("x-real-ip", "192.0.2.1"),
+            ("x-forwarded-host", "a.test"),
+            ("x-forwarded-proto", "http"),
+            ("via", "1.1 headwall"),
+        ] {
+            assert_eq!(head.headers[name], expected, "{name}");
+        }
+        for name in ["forwarded", "x-original-url", "x-forwarded-port", "cookie"] {
+            assert!(!head.headers.contains_key(name), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_trusted_proxy_is_believed_about_its_client() {
+        let head = "GET /\nHost: app\nX-Forwarded-For: 198.51.100.7, 203.0.113.9\nX-Forwarded-Host: shop.test\nX-Forwarded-Proto: https";
+        let (exchange, head) = through("10.0.0.1", &["10.0.0.0/8"], head);
+        assert_eq!((exchange.client.to_string(), exchange.scheme), ("203.0.113.9".into(), "https"));
+        for (name, expected) in [
+            ("x-forwarded-for", "198.51.100.7, 203.0.113.9, 10.0.0.1"),
+            ("x-real-ip", "203.0.113.9"),
+            ("x-forwarded-host", "shop.test"),
+            ("x-forwarded-proto", "https"),
+        ] {
+            assert_eq!(head.headers[name], expected, "{name}");
+        }
+    }
+}

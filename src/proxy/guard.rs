@@ -1,0 +1,265 @@
+//! The first look at a request: what is ambiguous goes no further.
+//!
+//! The engine accepts more than an origin should ever see. What is refused here is
+//! refused before anything is routed, keyed or forwarded, and the connection is
+//! closed, because nobody knows where the next request would begin.
+
+use http::header::{CONTENT_LENGTH, HOST, TRANSFER_ENCODING};
+use http::{Method, Version};
+use pingora::http::RequestHeader;
+use pingora::proxy::Session;
+
+/// A refusal: the status, the word for metrics, and the sentence for the client.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// The status.
+    pub status: u16,
+    /// For metrics.
+    pub reason: &'static str,
+    /// For the client.
+    pub message: &'static str,
+}
+
+/// The longest request head.
+const HEAD: usize = 32 << 10;
+/// The most fields.
+const FIELDS: usize = 100;
+/// The longest target.
+const TARGET: usize = 8 << 10;
+
+const fn refuse(status: u16, reason: &'static str, message: &'static str) -> Result<(), Refusal> {
+    Err(Refusal { status, reason, message })
+}
+
+/// Checks a request and brings its target to origin form.
+pub fn check(session: &mut Session) -> Result<(), Refusal> {
+    let raw = session.as_downstream().as_http1().map(|http| http.get_headers_raw_bytes());
+    let request = session.req_header();
+    if let Some(raw) = &raw {
+        raw_head(raw, request)?;
+    }
+    head(request)?;
+    let target = origin_form(request)?;
+    if let Some(target) = target {
+        if session.req_header_mut().set_raw_path(&target).is_err() {
+            return refuse(400, "target", "the request target cannot be read");
+        }
+    }
+    Ok(())
+}
+
+/// What only the bytes show: the parser takes bare line feeds, and drops a length beside a coding.
+fn raw_head(raw: &[u8], request: &RequestHeader) -> Result<(), Refusal> {
+    if raw.len() > HEAD {
+        return refuse(431, "head-size", "the request head is longer than 32 KiB");
+    }
+    let bare = raw.iter().enumerate().any(|(at, byte)| *byte == b'\n' && (at == 0 || raw[at - 1] != b'\r'));
+    if bare {
+        return refuse(400, "bare-lf", "a line of the request head does not end with CR LF");
+    }
+    if request.headers.contains_key(TRANSFER_ENCODING) {
+        let name = b"\ncontent-length";
+        let both = raw.windows(name.len() + 1).any(|window| {
+            window[..name.len()].eq_ignore_ascii_case(name) && matches!(window[name.len()], b':' | b' ' | b'\t')
+        });
+        if both {
+            return refuse(400, "two-framings", "Content-Length and Transfer-Encoding exclude each other");
+        }
+    }
+    Ok(())
+}
+
+fn head(request: &RequestHeader) -> Result<(), Refusal> {
+    let fields = &request.headers;
+    if fields.len() > FIELDS {
+        return refuse(431, "field-count", "the request has more than 100 fields");
+    }
+    if request.method == Method::CONNECT || request.method == Method::TRACE {
+        return refuse(405, "method", "CONNECT and TRACE are not for this server");
+    }
+    if !request.method.as_str().bytes().all(|byte| byte.is_ascii_uppercase() || matches!(byte, b'-' | b'_')) {
+        return refuse(400, "method", "methods are written in capitals");
+    }
+    let mut hosts = fields.get_all(HOST).iter();
+    match (hosts.next(), hosts.next()) {
+        (_, Some(_)) => return refuse(400, "host", "there is more than one Host"),
+        (None, _) if request.version != Version::HTTP_10 && request.version != Version::HTTP_09 => {
+            return refuse(400, "host", "there is no Host");
+        }
+        (Some(host), _) if !is_authority(host.as_bytes()) => return refuse(400, "host", "Host names no host"),
+        _ => {}
+    }
+    let mut lengths = fields.get_all(CONTENT_LENGTH).iter();
+    let length = lengths.next();
+    if lengths.next().is_some() || length.is_some_and(|value| !value.as_bytes().iter().all(u8::is_ascii_digit)) {
+        return refuse(400, "content-length", "there is more than one Content-Length, or it is no number");
+    }
+    let mut codings = fields.get_all(TRANSFER_ENCODING).iter();
+    if let Some(coding) = codings.next() {
+        if codings.next().is_some() || !coding.as_bytes().eq_ignore_ascii_case(b"chunked") {
+            return refuse(501, "transfer-encoding", "the only transfer coding here is chunked");
+        }
+    }
+    Ok(())
+}
+
+/// A name or an address with an optional port, and nothing else.
+fn is_authority(host: &[u8]) -> bool {
+    if host.is_empty() || host.len() > 255 {
+        return false;
+    }
+    let port = |port: &[u8]| port.len() <= 5 && port.iter().all(u8::is_ascii_digit);
+    if let Some(rest) = host.strip_prefix(b"[") {
+        let Some(close) = rest.iter().position(|byte| *byte == b']') else { return false };
+        let (address, after) = (&rest[..close], &rest[close + 1..]);
+        return std::str::from_utf8(address).is_ok_and(|text| text.parse::<std::net::Ipv6Addr>().is_ok())
+            && (after.is_empty() || after.strip_prefix(b":").is_some_and(port));
+    }
+    let (name, after) = match host.iter().position(|byte| *byte == b':') {
+        Some(at) => (&host[..at], Some(&host[at + 1..])),
+        None => (host, None),
+    };
+    !name.is_empty()
+        && name.iter().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_'))
+        && after.is_none_or(port)
+}
+
+/// The target in origin form, if it has to change; absolute form was matched with Host by the engine.
+fn origin_form(request: &RequestHeader) -> Result<Option<Vec<u8>>, Refusal> {
+    let raw = request.raw_path();
+    let wrong = |message| Refusal { status: 400, reason: "target", message };
+    let changed = if raw.starts_with(b"/") {
+        None
+    } else if raw == b"*" && request.method == Method::OPTIONS {
+        return Ok(None);
+    } else {
+        let after = ["http://", "https://"]
+            .iter()
+            .find_map(|scheme| {
+                raw.get(..scheme.len())
+                    .filter(|start| start.eq_ignore_ascii_case(scheme.as_bytes()))
+                    .map(|_| &raw[scheme.len()..])
+            })
+            .ok_or_else(|| wrong("a request target begins with /"))?;
+        let path = after.iter().position(|byte| matches!(byte, b'/' | b'?')).map_or(&b""[..], |at| &after[at..]);
+        let mut target = path.to_vec();
+        if !target.starts_with(b"/") {
+            target.insert(0, b'/');
+        }
+        Some(target)
+    };
+    let target = changed.as_deref().unwrap_or(raw);
+    if target.len() > TARGET {
+        return Err(Refusal { status: 414, reason: "target-size", message: "the request target is longer than 8 KiB" });
+    }
+    if !target.iter().all(|byte| byte.is_ascii_graphic() && !matches!(byte, b'\\' | b'#')) {
+        return Err(wrong("the request target has a character that must be percent-encoded"));
+    }
+    let forbidden = |window: &[u8]| window[0] == b'%' && matches!(&window[1..], b"00" | b"0a" | b"0A" | b"0d" | b"0D");
+    if target.windows(3).any(forbidden) {
+        return Err(wrong("the request target has an encoded control character"));
+    }
+    Ok(changed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn request(method: &str, target: &str, lines: &[(&'static str, &str)]) -> RequestHeader {
+        let mut head = RequestHeader::build(method, target.as_bytes(), None).unwrap();
+        for (name, value) in lines {
+            head.append_header(*name, *value).unwrap();
+        }
+        head
+    }
+
+    #[test]
+    fn hosts() {
+        for host in ["a.test", "A.Test:80", "127.0.0.1", "[::1]", "[2001:db8::1]:8080", "my_app", "a:"] {
+            assert!(is_authority(host.as_bytes()), "{host}");
+        }
+        for host in ["", "a b", "a/b", "a,b", "a@b", "a:b", ":80", "[::1", "[::1]x", "[a]", "a:123456", "a:80:80"] {
+            assert!(!is_authority(host.as_bytes()), "{host}");
+        }
+    }
+
+    #[test]
+    fn heads() {
+        let host = ("host", "a.test");
+        for (why, request, expected) in [
+            ("plain", request("GET", "/", &[host]), Ok(())),
+            ("no host", request("GET", "/", &[]), Err((400, "host"))),
+            ("two hosts", request("GET", "/", &[host, ("host", "b.test")]), Err((400, "host"))),
+            (
+                "two lengths",
+                request("POST", "/", &[host, ("content-length", "5"), ("content-length", "5")]),
+                Err((400, "content-length")),
+            ),
+            (
+                "a list of lengths",
+                request("POST", "/", &[host, ("content-length", "5, 5")]),
+                Err((400, "content-length")),
+            ),
+            ("a signed length", request("POST", "/", &[host, ("content-length", "+5")]), Err((400, "content-length"))),
+            (
+                "gzip, chunked",
+                request("POST", "/", &[host, ("transfer-encoding", "gzip, chunked")]),
+                Err((501, "transfer-encoding")),
+            ),
+            (
+                "two codings",
+                request("POST", "/", &[host, ("transfer-encoding", "chunked"), ("transfer-encoding", "chunked")]),
+                Err((501, "transfer-encoding")),
+            ),
+            ("chunked", request("POST", "/", &[host, ("transfer-encoding", "Chunked")]), Ok(())),
+            ("TRACE", request("TRACE", "/", &[host]), Err((405, "method"))),
+            ("small letters", request("get", "/", &[host]), Err((400, "method"))),
+        ] {
+            let got = head(&request).map_err(|refusal| (refusal.status, refusal.reason));
+            assert_eq!(got, expected, "{why}");
+        }
+    }
+
+    #[test]
+    fn raw_heads() {
+        let chunked = request("POST", "/", &[("transfer-encoding", "chunked")]);
+        let plain = request("POST", "/", &[]);
+        for (raw, request, expected) in [
+            ("GET / HTTP/1.1\r\nHost: a\r\n\r\n", &plain, None),
+            ("GET / HTTP/1.1\r\nHost: a\n\r\n", &plain, Some("bare-lf")),
+            (
+                "POST / HTTP/1.1\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n",
+                &chunked,
+                Some("two-framings"),
+            ),
+            ("POST / HTTP/1.1\r\nX-Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n", &chunked, None),
+        ] {
+            assert_eq!(raw_head(raw.as_bytes(), request).err().map(|refusal| refusal.reason), expected, "{raw:?}");
+        }
+        let long = format!("GET / HTTP/1.1\r\nX: {}\r\n\r\n", "x".repeat(HEAD));
+        assert_eq!(raw_head(long.as_bytes(), &plain).unwrap_err().status, 431);
+    }
+
+    #[test]
+    fn targets() {
+        let long = format!("/{}", "a".repeat(TARGET));
+        for (method, target, expected) in [
+            ("GET", "/a?b", Ok(None)),
+            ("GET", "/it's,(fine);v=1/~u/@me:$!*", Ok(None)),
+            ("OPTIONS", "*", Ok(None)),
+            ("GET", "*", Err(400)),
+            ("GET", "http://a.test/x?y", Ok(Some("/x?y"))),
+            ("GET", "HTTP://a.test", Ok(Some("/"))),
+            ("GET", "http://a.test?y", Ok(Some("/?y"))),
+            ("GET", "ftp://a.test/", Err(400)),
+            ("GET", "/a\\b", Err(400)),
+            ("GET", "/a%00b", Err(400)),
+            ("GET", "/a%0Db", Err(400)),
+            ("GET", long.as_str(), Err(414)),
+        ] {
+            let got = origin_form(&request(method, target, &[])).map_err(|refusal| refusal.status);
+            assert_eq!(got, expected.map(|target: Option<&str>| target.map(|t| t.as_bytes().to_vec())), "{target:.40}");
+        }
+    }
+}

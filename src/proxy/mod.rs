@@ -1,0 +1,532 @@
+//! The engine's callbacks, in the order in which it calls them.
+//!
+//! This is the only module that knows that order. Each callback is a few lines that
+//! say what happens; how it happens is in the modules below.
+
+pub mod content;
+pub mod context;
+
+mod caching;
+mod forward;
+mod guard;
+mod reply;
+mod seal;
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use async_trait::async_trait;
+use bytes::Bytes;
+use http::header::HOST;
+use pingora::cache::key::HashBinary;
+use pingora::cache::{CacheKey, CacheMeta, ForcedFreshness, HitHandler, RespCacheable};
+use pingora::http::{RequestHeader, ResponseHeader};
+use pingora::modules::http::HttpModules;
+use pingora::prelude::*;
+use pingora::proxy::{FailToProxy, ProxyHttp, ProxyWarnLogContext, RangeType, Session};
+use pingora::{ErrorSource, ErrorType};
+
+use crate::access_log::AccessLog;
+use crate::cache::Cache;
+use crate::cache::storage::{FILLING, Handler as Found};
+use crate::clock::Clock;
+use crate::config::Plan;
+use crate::connection::{Phase, Watched};
+use crate::exchange::Exchange;
+use crate::handler::{Content, Reply};
+use crate::metrics::{CACHE_WORDS, Metrics, RouteMetrics};
+use crate::route::{Ambiguous, Destination};
+use crate::upstream::Tried;
+use content::{FiltersBuilder, FromClient};
+use context::{CacheNotes, Ctx};
+use seal::{Made, seal};
+
+/// Seconds that an idle connection of a client is kept.
+const KEEP_ALIVE: u64 = 60;
+/// How long the client may take for the next piece of its content.
+const CONTENT: Duration = Duration::from_secs(30);
+/// How long we read content that nobody wants, to keep the connection.
+const DRAIN_CONTENT: Duration = Duration::from_secs(5);
+/// Servers that one request tries at most.
+const MOST_TRIES: usize = 4;
+
+/// A configuration at work, with its counters.
+pub struct Snapshot {
+    /// The configuration.
+    pub plan: Plan,
+    /// One for each route, and one more for what no route answers.
+    pub counters: Vec<RouteMetrics>,
+}
+
+impl Snapshot {
+    /// A configuration with its counters.
+    pub fn new(plan: Plan, metrics: &Metrics) -> Arc<Self> {
+        let names = plan.router.routes.iter().map(|route| &*route.name).chain(["-"]);
+        let counters = names.map(|name| metrics.route(name)).collect();
+        Arc::new(Snapshot { plan, counters })
+    }
+}
+
+/// What all exchanges share.
+pub struct House {
+    /// What is configured now.
+    pub snapshot: ArcSwap<Snapshot>,
+    /// Stored responses.
+    pub cache: &'static Cache,
+    /// The time.
+    pub clock: Clock,
+    /// Counters.
+    pub metrics: Arc<Metrics>,
+    /// One line for each request.
+    pub log: Option<AccessLog>,
+    /// Set when the process is to end.
+    pub draining: AtomicBool,
+}
+
+/// The proxy; clones are the same proxy.
+#[derive(Clone)]
+pub struct Proxy(Arc<House>);
+
+impl std::ops::Deref for Proxy {
+    type Target = House;
+
+    fn deref(&self) -> &House {
+        &self.0
+    }
+}
+
+impl Proxy {
+    /// A proxy in this house.
+    pub fn new(house: House) -> Self {
+        Proxy(Arc::new(house))
+    }
+
+    async fn send(&self, session: &mut Session, ctx: &mut Ctx, reply: Reply) -> Result<bool> {
+        reply::send(session, ctx, &self.clock, reply).await.map(|()| true)
+    }
+
+    /// Notes who asks for what.
+    fn introduce(&self, session: &Session, ctx: &mut Ctx) {
+        let request = session.req_header();
+        let exchange = &mut ctx.exchange;
+        let address = session.client_addr().and_then(|address| address.as_inet()).map(|address| address.ip());
+        exchange.peer = address.unwrap_or(IpAddr::from([0, 0, 0, 0]));
+        exchange.method = request.method.clone();
+        exchange.version = request.version;
+        exchange.target = String::from_utf8_lossy(request.raw_path()).into_owned();
+        exchange.host =
+            request.headers.get(HOST).and_then(|host| host.to_str().ok()).unwrap_or("").to_ascii_lowercase();
+        forward::recognise(exchange, &request.headers, &ctx.snapshot.plan.trusted);
+    }
+
+    /// Finds the route.
+    fn route(&self, session: &Session, ctx: &mut Ctx) -> Result<(), Reply> {
+        let request = session.req_header();
+        let host = bare_host(&ctx.exchange.host);
+        let snapshot = ctx.snapshot.clone();
+        match snapshot.plan.router.find(host, ctx.exchange.path(), &request.method, &request.headers) {
+            Ok(Some(route)) => {
+                ctx.exchange.route = route.name.clone();
+                ctx.route = Some(route.clone());
+                Ok(())
+            }
+            Ok(None) => Err(reply::page(404, ctx)),
+            Err(Ambiguous) => {
+                self.metrics.refused.with_label_values(&["ambiguous-path"]).inc();
+                Err(Reply::text(400, "the path means different things to different readers"))
+            }
+        }
+    }
+
+    /// A failure, by status, where plugins and the client can see it.
+    fn error<T>(status: u16, context: &'static str) -> Result<T> {
+        Error::e_explain(ErrorType::HTTPStatus(status), context)
+    }
+}
+
+/// The host without its port.
+fn bare_host(host: &str) -> &str {
+    match host.rfind(':') {
+        Some(colon) if !host[colon..].contains(']') => &host[..colon],
+        _ => host,
+    }
+}
+
+fn watched(session: &Session) -> Option<&Watched> {
+    (**session.as_downstream().stream()?).as_any().downcast_ref()
+}
+
+#[async_trait]
+impl ProxyHttp for Proxy {
+    type CTX = Ctx;
+
+    fn new_ctx(&self) -> Ctx {
+        Ctx {
+            exchange: Exchange::new(self.clock.now(), IpAddr::from([0, 0, 0, 0])),
+            snapshot: self.snapshot.load_full(),
+            route: None,
+            connection: None,
+            tried: Tried::default(),
+            cache: CacheNotes::default(),
+            draining: self.draining.load(Relaxed),
+        }
+    }
+
+    fn init_downstream_modules(&self, modules: &mut HttpModules) {
+        modules.add_module(Box::new(FiltersBuilder));
+    }
+
+    async fn early_request_filter(&self, session: &mut Session, ctx: &mut Ctx) -> Result<()> {
+        ctx.exchange.background = session.subrequest_ctx.is_some();
+        ctx.connection = watched(session).map(|watched| watched.connection().clone());
+        if let Some(connection) = &ctx.connection {
+            connection.head_here();
+        }
+        let _ = FILLING.try_with(|filling| filling.set(false));
+        let downstream = session.as_downstream_mut();
+        if downstream.as_http1().is_some() {
+            downstream.set_keepalive(Some(KEEP_ALIVE));
+            downstream.set_read_timeout(Some(CONTENT));
+            downstream.set_total_drain_timeout(Some(DRAIN_CONTENT));
+            // What follows content is where smuggling lives.
+            let empty = downstream.is_body_empty();
+            downstream.set_pipelining_enabled(empty);
+        }
+        Ok(())
+    }
+
+    async fn request_filter(&self, session: &mut Session, ctx: &mut Ctx) -> Result<bool> {
+        let checked = guard::check(session);
+        self.introduce(session, ctx);
+        if let Err(refusal) = checked {
+            self.metrics.refused.with_label_values(&[refusal.reason]).inc();
+            session.as_downstream_mut().set_keepalive(None);
+            return self.send(session, ctx, Reply::text(refusal.status, refusal.message)).await;
+        }
+        if let Err(refusal) = self.route(session, ctx) {
+            return self.send(session, ctx, refusal).await;
+        }
+        let Some(route) = ctx.route.clone() else { return Self::error(500, "no route") };
+        if !ctx.exchange.background {
+            if let Some(reply) = route.chain.request(session.req_header(), &mut ctx.exchange).await {
+                return self.send(session, ctx, reply).await;
+            }
+        }
+        let cached = route.cache.is_some();
+        let snapshot = ctx.snapshot.clone();
+        let local = match &route.destination {
+            Destination::Local(handler) => Some(handler.clone()),
+            Destination::Proxy(_) => {
+                forward::clean(session.req_header_mut(), &ctx.exchange, &snapshot.plan.trusted, cached);
+                None
+            }
+        };
+        route.chain.request_head(session.req_header_mut(), &mut ctx.exchange);
+        let Some(handler) = local else { return Ok(false) };
+        let request = session.req_header().clone();
+        let announced =
+            request.headers.get(http::header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse().ok());
+        let mut source = FromClient(session.as_downstream_mut());
+        let reply = handler.answer(&request, &mut Content::new(&mut source, announced), &mut ctx.exchange).await;
+        self.send(session, ctx, reply).await
+    }
+
+    fn request_cache_filter(&self, session: &mut Session, ctx: &mut Ctx) -> Result<()> {
+        caching::admit(self.cache, session, ctx);
+        Ok(())
+    }
+
+    fn cache_key_callback(&self, session: &Session, ctx: &mut Ctx) -> Result<CacheKey> {
+        caching::key(self.cache, session.req_header(), ctx)
+    }
+
+    fn cache_vary_filter(&self, meta: &CacheMeta, ctx: &mut Ctx, request: &RequestHeader) -> Option<HashBinary> {
+        caching::variant(meta, request, ctx)
+    }
+
+    async fn cache_hit_filter(
+        &self,
+        session: &mut Session,
+        _: &CacheMeta,
+        found: &mut HitHandler,
+        _: bool,
+        ctx: &mut Ctx,
+    ) -> Result<Option<ForcedFreshness>> {
+        Ok(caching::judge_found(session, found, ctx, &self.clock))
+    }
+
+    fn cache_miss(&self, session: &mut Session, ctx: &mut Ctx) {
+        caching::miss(session, ctx);
+    }
+
+    fn range_header_filter(&self, session: &mut Session, response: &mut ResponseHeader, _: &mut Ctx) -> RangeType {
+        caching::range(session, response)
+    }
+
+    async fn proxy_upstream_filter(&self, session: &mut Session, ctx: &mut Ctx) -> Result<bool> {
+        if caching::only_if_cached(session, ctx) {
+            if session.cache.enabled() {
+                session.cache.disable(pingora::cache::NoCacheReason::DeclinedToUpstream);
+            }
+            let page = reply::page(504, ctx);
+            return self.send(session, ctx, page).await.map(|_| false);
+        }
+        Ok(true)
+    }
+
+    async fn upstream_peer(&self, _: &mut Session, ctx: &mut Ctx) -> Result<Box<HttpPeer>> {
+        let Some(upstream) = ctx.upstream().cloned() else {
+            return Self::error(500, "a request without an upstream");
+        };
+        let Some(peer) = upstream.pick(&mut ctx.tried).await else {
+            return Self::error(502, "the upstream has no server with a known address");
+        };
+        ctx.exchange.upstream = Some(peer.name.clone());
+        Ok(Box::new(peer.http.clone()))
+    }
+
+    fn fail_to_connect(&self, _: &mut Session, _: &HttpPeer, ctx: &mut Ctx, mut error: Box<Error>) -> Box<Error> {
+        self.metrics.connect_failures.inc();
+        if let Some(upstream) = ctx.upstream() {
+            let others = upstream.refused(&ctx.tried) && ctx.tried.count() < MOST_TRIES;
+            error.set_retry(others);
+            if others {
+                self.metrics.retries.inc();
+            }
+        }
+        error
+    }
+
+    async fn upstream_request_filter(
+        &self,
+        session: &mut Session,
+        request: &mut RequestHeader,
+        ctx: &mut Ctx,
+    ) -> Result<()> {
+        let drop_cookies =
+            session.cache.enabled() && ctx.route_cache().is_some_and(|cache| cache.policy.ignore_cookies);
+        forward::tell(request, &ctx.exchange, drop_cookies);
+        ctx.plugins(|chain, exchange| chain.upstream_request(request, exchange));
+        ctx.cache.forwarded_at = Some(self.clock.now());
+        self.await_answer(session, ctx);
+        Ok(())
+    }
+
+    async fn request_body_filter(
+        &self,
+        session: &mut Session,
+        body: &mut Option<Bytes>,
+        end: bool,
+        ctx: &mut Ctx,
+    ) -> Result<()> {
+        if let Some(chunk) = body {
+            self.metrics.received_bytes.inc_by(chunk.len() as u64);
+        }
+        if let Err(status) = ctx.plugins(|chain, exchange| chain.request_body(body, end, exchange)) {
+            return Self::error(status, "refused by a plugin");
+        }
+        // An empty last piece would end a chunked request a second time.
+        if end && body.as_ref().is_some_and(Bytes::is_empty) {
+            *body = None;
+        }
+        if end {
+            self.await_answer(session, ctx);
+        }
+        Ok(())
+    }
+
+    async fn upstream_response_filter(
+        &self,
+        session: &mut Session,
+        response: &mut ResponseHeader,
+        ctx: &mut Ctx,
+    ) -> Result<()> {
+        if response.status.is_informational() && response.status != 101 {
+            return Ok(());
+        }
+        if let Some(connection) = &ctx.connection {
+            let phase = if response.status == 101 { Phase::Quiet } else { Phase::Reading };
+            connection.enter(phase, ctx.patience());
+        }
+        caching::origin_answered(self.cache, &self.clock, session, response, ctx);
+        ctx.plugins(|chain, exchange| chain.upstream_response(response, exchange));
+        Ok(())
+    }
+
+    fn response_cache_filter(
+        &self,
+        session: &Session,
+        response: &ResponseHeader,
+        ctx: &mut Ctx,
+    ) -> Result<RespCacheable> {
+        let answer = caching::to_store(self.cache, &self.clock, session, response, ctx);
+        if let Some(rule) = ctx.cache.refused {
+            self.metrics.not_stored.with_label_values(&[rule.token()]).inc();
+        }
+        Ok(answer)
+    }
+
+    fn should_serve_stale(&self, _: &mut Session, ctx: &mut Ctx, error: Option<&Error>) -> bool {
+        let Some(error) = error else { return true };
+        let status = match error.etype() {
+            ErrorType::HTTPStatus(status) => *status,
+            _ => 0,
+        };
+        let origin_failed = *error.esource() == ErrorSource::Upstream && matches!(status, 0 | 500 | 502 | 503 | 504);
+        if origin_failed {
+            ctx.cache.failure = Some(if status == 0 { reply::status_of(error, ctx).unwrap_or(0) } else { status });
+        }
+        origin_failed
+    }
+
+    async fn response_filter(&self, session: &mut Session, response: &mut ResponseHeader, ctx: &mut Ctx) -> Result<()> {
+        if response.status.is_informational() && response.status != 101 {
+            return Ok(());
+        }
+        if let Some(reader) = session.cache.miss_body_reader().and_then(|found| found.as_any().downcast_ref::<Found>())
+        {
+            ctx.cache.fill = reader.fill().cloned();
+        }
+        if let (Some(fill), Some(connection)) = (&ctx.cache.fill, &ctx.connection) {
+            if fill.paced() {
+                connection.lead(fill.joiners());
+            }
+        }
+        seal(session, response, ctx, &self.clock, Made::There);
+        Ok(())
+    }
+
+    fn upstream_response_body_filter(
+        &self,
+        _: &mut Session,
+        _: &mut Option<Bytes>,
+        _: bool,
+        ctx: &mut Ctx,
+    ) -> Result<Option<Duration>> {
+        if let Some(connection) = &ctx.connection {
+            connection.touch();
+            if let Some(fill) = ctx.cache.fill.as_ref().filter(|_| connection.gone()) {
+                fill.leader_left();
+            }
+        }
+        Ok(None)
+    }
+
+    fn error_while_proxy(
+        &self,
+        peer: &HttpPeer,
+        session: &mut Session,
+        error: Box<Error>,
+        ctx: &mut Ctx,
+        reused: bool,
+    ) -> Box<Error> {
+        let expired = ctx.connection.as_ref().and_then(|connection| connection.expired());
+        if let (Some(Phase::FirstByte | Phase::Reading), ErrorSource::Downstream) = (expired, error.esource()) {
+            return Error::explain(ErrorType::ReadTimedout, format!("{peer}: the origin did not answer in time"))
+                .into_up();
+        }
+        let mut error = error.more_context(format!("{peer}"));
+        if session.req_header().method.is_idempotent() && !session.as_ref().retry_buffer_truncated() {
+            error.retry.decide_reuse(reused);
+        } else {
+            error.set_retry(false);
+        }
+        if error.retry() {
+            self.metrics.retries.inc();
+            if let Some(upstream) = ctx.upstream().cloned() {
+                upstream.again(&mut ctx.tried);
+            }
+        }
+        error
+    }
+
+    async fn fail_to_proxy(&self, session: &mut Session, error: &Error, ctx: &mut Ctx) -> FailToProxy {
+        let begun = session.response_written().is_some_and(|head| !head.status.is_informational());
+        let status = reply::status_of(error, ctx);
+        let (upstream, request) = (ctx.exchange.upstream.clone(), ctx.exchange.id());
+        tracing::warn!(status, request, upstream = upstream.as_deref(), begun, %error, "the exchange failed");
+        if let (Some(status), false) = (status, begun) {
+            let page = reply::page(status, ctx);
+            session.as_downstream_mut().set_keepalive(None);
+            if let Err(error) = reply::send(session, ctx, &self.clock, page).await {
+                tracing::debug!(%error, "the client did not wait for the error page");
+            }
+        } else if !begun {
+            // nginx's word for a client that left before there was an answer.
+            ctx.exchange.status = 499;
+        }
+        FailToProxy { error_code: status.unwrap_or(0), can_reuse_downstream: false }
+    }
+
+    async fn logging(&self, session: &mut Session, error: Option<&Error>, ctx: &mut Ctx) {
+        if let Some(connection) = ctx.connection.take() {
+            let head = session.response_written();
+            let framed = head.is_none_or(|head| {
+                ["content-length", "transfer-encoding"].iter().any(|name| head.headers.contains_key(*name))
+            });
+            if error.is_some() && !framed {
+                connection.reset();
+            }
+            connection.exchange_over();
+        }
+        if ctx.exchange.background {
+            return;
+        }
+        ctx.exchange.sent = session.body_bytes_sent() as u64;
+        self.metrics.sent_bytes.inc_by(ctx.exchange.sent);
+        let counters = &ctx.snapshot.counters;
+        let number = ctx.route.as_ref().map_or(counters.len() - 1, |route| route.number);
+        counters[number.min(counters.len() - 1)].count(ctx.exchange.status, cache_word(&ctx.exchange));
+        ctx.plugins(|chain, exchange| chain.log(exchange));
+        if let Some(log) = &self.log {
+            log.write(session.req_header(), &mut ctx.exchange, self.clock.now());
+        }
+    }
+
+    // The engine's own lines say less than ours, once for each broken client.
+    fn suppress_error_log(&self, _: &Session, _: &Ctx, _: &Error) -> bool {
+        true
+    }
+
+    fn suppress_proxy_warn_log(&self, _: &Session, _: &Ctx, _: &Error, _: ProxyWarnLogContext) -> bool {
+        true
+    }
+}
+
+impl Proxy {
+    /// The request is with the origin, or will be as soon as its content is.
+    fn await_answer(&self, session: &mut Session, ctx: &Ctx) {
+        let (Some(connection), Some(upstream)) = (&ctx.connection, ctx.upstream()) else { return };
+        if session.as_downstream_mut().is_body_done() {
+            connection.enter(Phase::FirstByte, upstream.timeouts.first_byte);
+        }
+    }
+}
+
+/// The place in [`CACHE_WORDS`] of what the cache did.
+fn cache_word(exchange: &Exchange) -> usize {
+    let Some(status) = exchange.cache else { return 0 };
+    let word = if status.hit {
+        "hit"
+    } else if status.collapsed {
+        "collapsed"
+    } else {
+        status.forward.map_or("none", |forward| forward.word())
+    };
+    CACHE_WORDS.iter().position(|known| *known == word).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hosts_lose_their_port_only() {
+        for (host, bare) in [("a.test", "a.test"), ("a.test:80", "a.test"), ("[::1]", "[::1]"), ("[::1]:80", "[::1]")] {
+            assert_eq!(bare_host(host), bare);
+        }
+    }
+}

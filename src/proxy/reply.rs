@@ -1,0 +1,95 @@
+//! The one way out for responses that we make.
+
+use http::header::{CACHE_CONTROL, CONTENT_TYPE};
+use http::{HeaderValue, Method};
+use pingora::prelude::*;
+use pingora::proxy::Session;
+use pingora::{ErrorSource, ErrorType};
+
+use super::context::Ctx;
+use super::seal::{Made, seal};
+use crate::clock::Clock;
+use crate::connection::Phase;
+use crate::handler::Reply;
+
+/// What is left of a request's content is read up to this much, so that the connection stays usable.
+const SMALL_REST: u64 = 64 << 10;
+
+/// Sends a whole response.
+pub async fn send(session: &mut Session, ctx: &mut Ctx, clock: &Clock, reply: Reply) -> Result<()> {
+    discard_rest(session).await;
+    let Reply { mut head, content } = reply;
+    seal(session, &mut head, ctx, clock, Made::Here);
+    let empty = content.is_empty() || ctx.exchange.method == Method::HEAD || matches!(head.status.as_u16(), 204 | 304);
+    session.write_response_header(Box::new(head), empty).await?;
+    if !empty {
+        session.write_response_body(Some(content), true).await?;
+    }
+    Ok(())
+}
+
+/// Reads a small rest of the request's content. A client that waits for `100 Continue` sends none.
+async fn discard_rest(session: &mut Session) {
+    let downstream = session.as_downstream_mut();
+    if downstream.is_body_done() || downstream.req_header().headers.contains_key(http::header::EXPECT) {
+        return;
+    }
+    let announced = downstream.req_header().headers.get(http::header::CONTENT_LENGTH);
+    let announced = announced.and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
+    let read = downstream.body_bytes_read() as u64;
+    if announced.is_some_and(|length| length.saturating_sub(read) > SMALL_REST) {
+        return;
+    }
+    let mut rest = 0;
+    while rest <= SMALL_REST {
+        match downstream.read_request_body().await {
+            Ok(Some(chunk)) => rest += chunk.len() as u64,
+            _ => return,
+        }
+    }
+}
+
+/// The status for something that went wrong; `None` when there is nobody left to tell.
+pub fn status_of(error: &Error, ctx: &Ctx) -> Option<u16> {
+    use ErrorType::*;
+    if let HTTPStatus(status) = error.etype() {
+        return Some(*status);
+    }
+    match error.esource() {
+        ErrorSource::Upstream => Some(match error.etype() {
+            ConnectTimedout | ReadTimedout | WriteTimedout => 504,
+            _ => 502,
+        }),
+        ErrorSource::Downstream => match error.etype() {
+            ReadTimedout => Some(408),
+            WriteError | WriteTimedout | ReadError | ConnectionClosed | ConnectError => {
+                let waited = ctx.connection.as_ref().and_then(|connection| connection.expired());
+                waited.filter(|phase| *phase == Phase::FirstByte).map(|_| 504)
+            }
+            _ => Some(400),
+        },
+        ErrorSource::Internal | ErrorSource::Unset => Some(500),
+    }
+}
+
+/// A small page for a failure: what happened, whom to tell which name, and nothing about our inside.
+pub fn page(status: u16, ctx: &mut Ctx) -> Reply {
+    let (title, sentence) = match status {
+        400 => ("Bad request", "The request could not be understood."),
+        404 => ("Not found", "There is nothing at this address."),
+        408 => ("Request timed out", "The request did not arrive in time."),
+        413 => ("Content too large", "The request is larger than what is accepted here."),
+        500 => ("Internal error", "Something went wrong on this server."),
+        502 => ("Bad gateway", "The application behind this server did not answer properly."),
+        503 => ("Service unavailable", "The application behind this server is not available."),
+        504 => ("Gateway timed out", "The application behind this server did not answer in time."),
+        _ => ("The request failed", "The request could not be answered."),
+    };
+    let id = ctx.exchange.id();
+    let page = format!(
+        "<!doctype html>\n<html lang=\"en\"><meta charset=\"utf-8\"><title>{status} {title}</title>\n<h1>{title}</h1>\n<p>{sentence}</p>\n<p>Request <code>{id}</code></p>\n</html>\n"
+    );
+    Reply::new(status, page)
+        .with(CONTENT_TYPE, HeaderValue::from_static("text/html; charset=utf-8"))
+        .with(CACHE_CONTROL, HeaderValue::from_static("no-store"))
+}

@@ -1,0 +1,89 @@
+//! The last hand on every final head, whoever made it.
+
+use http::header::{AGE, CONTENT_LENGTH, TRANSFER_ENCODING, VIA};
+use http::{HeaderName, HeaderValue, Version};
+use pingora::http::ResponseHeader;
+use pingora::proxy::Session;
+
+use super::content::Filters;
+use super::context::Ctx;
+use super::{caching, forward};
+use crate::clock::Clock;
+use crate::fields::cache_status::CacheStatus;
+
+const CACHE_STATUS: HeaderName = HeaderName::from_static("cache-status");
+
+/// Whether the head was made here, or came from an origin or the store.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Made {
+    /// By us.
+    Here,
+    /// By an origin; perhaps it was stored meanwhile.
+    There,
+}
+
+/// Age, Via, Cache-Status, then the plugins. Cannot fail: past this point there is no other answer.
+pub fn seal(session: &mut Session, head: &mut ResponseHeader, ctx: &mut Ctx, clock: &Clock, made: Made) {
+    if made == Made::There {
+        let _ = head.append_header(VIA, forward::via(head.version));
+    }
+    if ctx.route_cache().is_some() {
+        let status = caching::status(session, ctx, clock);
+        age(session, head, ctx, clock);
+        tell(head, ctx, status);
+        ctx.exchange.cache = Some(status);
+    }
+    ctx.plugins(|chain, exchange| chain.response(head, exchange));
+    filters(session, head, ctx);
+    if ctx.exchange.version == Version::HTTP_10 {
+        // Such a client would take chunk sizes for content; the end of the connection tells it the end.
+        head.remove_header(&TRANSFER_ENCODING);
+    }
+    if ctx.draining {
+        session.as_downstream_mut().set_keepalive(None);
+    }
+    if let Some(connection) = &ctx.connection {
+        connection.hold_head();
+    }
+    ctx.exchange.status = head.status.as_u16();
+}
+
+/// The current age of what comes from the store; what passed through keeps the one it came with.
+fn age(session: &Session, head: &mut ResponseHeader, ctx: &Ctx, clock: &Clock) {
+    match ctx.cache.life {
+        Some(life) if caching::from_store(session) => {
+            let _ = head.insert_header(AGE, HeaderValue::from(life.age(clock.now()).as_secs()));
+        }
+        _ => {
+            head.remove_header(&AGE);
+            for line in &ctx.cache.age_lines {
+                let _ = head.append_header(AGE, line.clone());
+            }
+        }
+    }
+}
+
+fn tell(head: &mut ResponseHeader, ctx: &Ctx, status: CacheStatus) {
+    if let Ok(value) = HeaderValue::try_from(status.value()) {
+        // The last cache in the chain stands last (RFC 9211 §2).
+        let _ = head.append_header(CACHE_STATUS, value);
+    }
+    if let Some(name) = ctx.route_cache().and_then(|cache| cache.status_header.as_ref()) {
+        let _ = head.insert_header(name, HeaderValue::from_static(status.word()));
+    }
+}
+
+/// Content that goes through a filter has another length, and nobody knows it yet.
+fn filters(session: &mut Session, head: &mut ResponseHeader, ctx: &mut Ctx) {
+    let list = ctx.exchange.take_filters();
+    if list.is_empty() {
+        return;
+    }
+    let without = ctx.exchange.method == http::Method::HEAD || matches!(head.status.as_u16(), 204 | 304);
+    if head.remove_header(&CONTENT_LENGTH).is_some() && !without {
+        let _ = head.insert_header(TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
+    }
+    if let Some(module) = session.downstream_modules_ctx.get_mut::<Filters>() {
+        module.set(list);
+    }
+}

@@ -1,0 +1,251 @@
+//! Configuration in, running server out; signals, draining, the end.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::*};
+use std::time::Duration;
+
+use pingora::apps::http_app::HttpServer;
+use pingora::apps::{HttpServerOptions, ServerApp};
+use pingora::proxy::{HttpProxy, http_proxy};
+use pingora::server::configuration::ServerConf;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
+
+use crate::access_log::AccessLog;
+use crate::admin::Admin;
+use crate::cache::Cache;
+use crate::clock::Clock;
+use crate::config::Plan;
+use crate::handlers::Stores;
+use crate::listener::{self, Open};
+use crate::metrics::Metrics;
+use crate::proxy::{House, Proxy, Snapshot};
+
+/// Requests on one connection; then it is closed, which frees what piled up for it.
+const REQUESTS_PER_CONNECTION: u32 = 10_000;
+/// Unused connections to servers that are kept, for each of them.
+const POOL: usize = 512;
+/// How often memory of what has expired is given back.
+const SWEEP: Duration = Duration::from_secs(1);
+
+/// Why the server did not start.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// An address cannot be listened on.
+    #[error("{address}: {reason}")]
+    Bind {
+        /// The address.
+        address: SocketAddr,
+        /// What is in the way.
+        reason: String,
+    },
+    /// The access log cannot be opened.
+    #[error("{file}: {source}")]
+    Log {
+        /// The file.
+        file: String,
+        /// What is in the way.
+        source: std::io::Error,
+    },
+    /// Something of the machine's failed.
+    #[error(transparent)]
+    Io(#[from] std::io::Error),
+    /// The counters could not be made.
+    #[error(transparent)]
+    Metrics(#[from] prometheus::Error),
+}
+
+/// A server whose addresses are taken, not yet serving.
+pub struct Server {
+    proxy: Proxy,
+    stores: Arc<Stores>,
+    listeners: Vec<std::net::TcpListener>,
+    admin: Option<std::net::TcpListener>,
+    drain: Duration,
+    threads: usize,
+}
+
+fn take(address: SocketAddr) -> Result<std::net::TcpListener, Error> {
+    listener::bind(address).map_err(|error| {
+        let reason = match error.kind() {
+            std::io::ErrorKind::AddrInUse => {
+                "this address is in use; end what listens there, or choose another one (`listen:` in the file, --listen on the command line)".to_owned()
+            }
+            std::io::ErrorKind::PermissionDenied => format!("{error}; ports below 1024 need a privilege"),
+            _ => error.to_string(),
+        };
+        Error::Bind { address, reason }
+    })
+}
+
+impl Server {
+    /// Takes the addresses, opens the log.
+    pub fn new(plan: Plan, stores: Arc<Stores>, clock: Clock) -> Result<Self, Error> {
+        let metrics = Arc::new(Metrics::new()?);
+        let listeners = plan.settings.listen.iter().map(|listen| take(listen.bind)).collect::<Result<_, _>>()?;
+        let admin = plan.settings.admin.as_ref().map(|admin| take(admin.listen.bind)).transpose()?;
+        let log = match &plan.settings.log.access {
+            None => None,
+            Some(settings) => Some(AccessLog::open(settings, metrics.clone()).map_err(|source| Error::Log {
+                file:
+                    settings.file.as_ref().map_or_else(|| "standard output".into(), |file| file.display().to_string()),
+                source,
+            })?),
+        };
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let threads = plan.settings.threads.map_or(cores, usize::from);
+        let drain = plan.settings.shutdown.drain.0;
+        let proxy = Proxy::new(House {
+            cache: Cache::leak(plan.limits, clock.clone()),
+            snapshot: Snapshot::new(plan, &metrics).into(),
+            clock,
+            metrics,
+            log,
+            draining: AtomicBool::new(false),
+        });
+        Ok(Server { proxy, stores, listeners, admin, drain, threads })
+    }
+
+    /// Serves until SIGTERM or SIGINT, then drains.
+    pub fn run(self) -> Result<(), Error> {
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(self.threads)
+            .thread_name("headwall")
+            .enable_all()
+            .build()?;
+        let result = runtime.block_on(self.serve());
+        // What is left is cut: the time to finish is over.
+        runtime.shutdown_timeout(Duration::from_millis(100));
+        result
+    }
+
+    async fn serve(mut self) -> Result<(), Error> {
+        let mut signals = Signals::new()?;
+        let (stop, stopped) = watch::channel(false);
+        let open = Arc::new(Open::default());
+        let admin_open = Arc::new(Open::default());
+        let snapshot = self.proxy.snapshot.load_full();
+        snapshot.plan.upstreams.iter().for_each(|upstream| upstream.start());
+        let app = Arc::new(app(self.proxy.clone()));
+        for listener in std::mem::take(&mut self.listeners) {
+            let address = listener.local_addr()?;
+            tokio::spawn(listener::serve(
+                listener,
+                app.clone(),
+                stopped.clone(),
+                open.clone(),
+                self.proxy.metrics.clone(),
+            ));
+            tracing::info!(%address, "listening");
+        }
+        // The operator's listener stays while the others drain: that is when it is asked.
+        let (stop_admin, admin_stopped) = watch::channel(false);
+        if let Some(listener) = self.admin.take() {
+            let address = listener.local_addr()?;
+            let admin = Admin { proxy: self.proxy.clone(), stores: self.stores.clone() };
+            let app = Arc::new(HttpServer::new_app(admin));
+            let metrics = Arc::new(Metrics::new()?);
+            tokio::spawn(listener::serve(listener, app, admin_stopped, admin_open, metrics));
+            tracing::info!(%address, "listening for operators");
+        }
+        tokio::spawn(sweep(self.proxy.clone(), self.stores.clone()));
+        while let Some(request) = signals.next().await {
+            match request {
+                Request::Reopen => {
+                    if let Some(log) = &self.proxy.log {
+                        log.reopen();
+                    }
+                }
+                Request::Reload => {
+                    tracing::warn!("this version does not reload; start a new process to change the configuration")
+                }
+                Request::Stop => break,
+            }
+        }
+        self.drain(&stop, &*app, &open, &mut signals).await;
+        let _ = stop_admin.send(true);
+        if let Some(log) = &self.proxy.log {
+            log.close();
+        }
+        Ok(())
+    }
+
+    async fn drain(&self, stop: &watch::Sender<bool>, app: &HttpProxy<Proxy>, open: &Open, signals: &mut Signals) {
+        self.proxy.draining.store(true, Release);
+        let _ = stop.send(true);
+        ServerApp::cleanup(app).await;
+        tracing::info!(connections = open.count(), limit = ?self.drain, "draining");
+        tokio::select! {
+            () = open.drained() => tracing::info!("drained"),
+            () = tokio::time::sleep(self.drain) => tracing::warn!(connections = open.count(), "the time to drain is over; cutting what is left"),
+            () = signals.stop_again() => tracing::warn!(connections = open.count(), "told to stop a second time; cutting what is left"),
+        }
+    }
+}
+
+fn app(proxy: Proxy) -> HttpProxy<Proxy> {
+    let mut conf = ServerConf::default();
+    conf.upstream_keepalive_pool_size = POOL;
+    // How often a request is sent again is decided by the proxy's callbacks; this is the end of it.
+    conf.max_retries = 8;
+    let mut app = http_proxy(&Arc::new(conf), proxy);
+    let mut options = HttpServerOptions::default();
+    // Our 405 for CONNECT carries our fields; the engine's own would not.
+    options.allow_connect_method_proxying = true;
+    options.keepalive_request_limit = Some(REQUESTS_PER_CONNECTION);
+    app.server_options = Some(options);
+    app
+}
+
+async fn sweep(proxy: Proxy, stores: Arc<Stores>) {
+    let mut tick = tokio::time::interval(SWEEP);
+    loop {
+        tick.tick().await;
+        let (proxy, stores) = (proxy.clone(), stores.clone());
+        let swept = tokio::task::spawn_blocking(move || {
+            proxy.cache.sweep();
+            let now = proxy.clock.now();
+            stores.all().iter().for_each(|(_, store)| store.sweep(now));
+        });
+        let _ = swept.await;
+    }
+}
+
+enum Request {
+    Stop,
+    Reload,
+    Reopen,
+}
+
+struct Signals {
+    terminate: tokio::signal::unix::Signal,
+    interrupt: tokio::signal::unix::Signal,
+    hangup: tokio::signal::unix::Signal,
+    user1: tokio::signal::unix::Signal,
+}
+
+impl Signals {
+    fn new() -> std::io::Result<Self> {
+        Ok(Signals {
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+            hangup: signal(SignalKind::hangup())?,
+            user1: signal(SignalKind::user_defined1())?,
+        })
+    }
+
+    async fn next(&mut self) -> Option<Request> {
+        tokio::select! {
+            got = self.terminate.recv() => got.map(|()| Request::Stop),
+            got = self.interrupt.recv() => got.map(|()| Request::Stop),
+            got = self.hangup.recv() => got.map(|()| Request::Reload),
+            got = self.user1.recv() => got.map(|()| Request::Reopen),
+        }
+    }
+
+    async fn stop_again(&mut self) {
+        while !matches!(self.next().await, Some(Request::Stop) | None) {}
+    }
+}
