@@ -57,7 +57,7 @@ impl Clock {
 
     /// What a calendar says, to compare with `Date` and `Expires`.
     pub fn wall(&self) -> SystemTime {
-        SystemTime::now() + Duration::from_millis(self.ahead_ms.load(Relaxed))
+        SystemTime::now()
     }
 
     /// A calendar time that never goes back, for ordering what was stored when.
@@ -65,7 +65,8 @@ impl Clock {
         self.started_at + self.elapsed()
     }
 
-    /// Moves this clock and all its clones forward. For tests, which never sleep to let time pass.
+    /// Moves this clock and all its clones forward, but for the calendar, which others share. For
+    /// tests, which never sleep to let time pass.
     pub fn advance(&self, span: Duration) {
         self.ahead_ms.fetch_add(span.as_millis() as u64, Relaxed);
     }

@@ -28,7 +28,8 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::Sleep;
 
-/// A whole request head has to arrive within this, from its first byte on.
+/// A whole request head has to arrive within this: the first one from the connection on, later
+/// ones from their first byte.
 const HEAD: Duration = Duration::from_secs(10);
 
 /// How long a client may take nothing of what we have for it.
@@ -87,9 +88,9 @@ impl Connection {
         Connection {
             peer,
             born: Instant::now(),
-            between: AtomicBool::new(true),
-            phase: AtomicU8::new(Phase::Quiet as u8),
-            limit_ms: AtomicU64::new(0),
+            between: AtomicBool::new(false),
+            phase: AtomicU8::new(Phase::Head as u8),
+            limit_ms: AtomicU64::new(HEAD.as_millis() as u64),
             active_ms: AtomicU64::new(0),
             expired: AtomicU8::new(0),
             gone: AtomicBool::new(false),
@@ -458,6 +459,7 @@ mod tests {
     #[tokio::test]
     async fn bytes_of_a_head_do_not_push_its_deadline() {
         let (mut client, mut watched) = pair().await;
+        watched.connection().exchange_over();
         client.write_all(b"G").await.unwrap();
         watched.read_exact(&mut [0; 1]).await.unwrap();
         let first = watched.connection().deadline().unwrap();

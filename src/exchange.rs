@@ -43,6 +43,8 @@ pub struct Exchange {
     pub client: IpAddr,
     /// The other end of the connection.
     pub peer: IpAddr,
+    /// The other end is a proxy whose word about its client is believed.
+    pub peer_trusted: bool,
     /// `http` or `https`, as the client used it.
     pub scheme: &'static str,
     /// The `Host` field in lower case.
@@ -78,6 +80,7 @@ impl Exchange {
             received_at: SystemTime::now(),
             client: peer,
             peer,
+            peer_trusted: false,
             scheme: "http",
             host: String::new(),
             method: http::Method::GET,

@@ -57,14 +57,15 @@ pub enum Error {
     Metrics(#[from] prometheus::Error),
 }
 
-/// A server whose addresses are taken, not yet serving.
+/// A server whose addresses are taken and whose signals are heard, not yet serving.
 pub struct Server {
+    runtime: tokio::runtime::Runtime,
+    signals: Signals,
     proxy: Proxy,
     stores: Arc<Stores>,
     listeners: Vec<std::net::TcpListener>,
     admin: Option<std::net::TcpListener>,
     drain: Duration,
-    threads: usize,
 }
 
 fn take(address: SocketAddr) -> Result<std::net::TcpListener, Error> {
@@ -81,8 +82,19 @@ fn take(address: SocketAddr) -> Result<std::net::TcpListener, Error> {
 }
 
 impl Server {
-    /// Takes the addresses, opens the log.
+    /// Listens for signals, takes the addresses, opens the log.
     pub fn new(plan: Plan, stores: Arc<Stores>, clock: Clock) -> Result<Self, Error> {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(plan.settings.threads.map_or(cores, usize::from))
+            .thread_name("headwall")
+            .enable_all()
+            .build()?;
+        // First of all: whoever can connect may also send a signal.
+        let signals = {
+            let _inside = runtime.enter();
+            Signals::new()?
+        };
         let metrics = Arc::new(Metrics::new()?);
         let listeners = plan.settings.listen.iter().map(|listen| take(listen.bind)).collect::<Result<_, _>>()?;
         let admin = plan.settings.admin.as_ref().map(|admin| take(admin.listen.bind)).transpose()?;
@@ -94,8 +106,6 @@ impl Server {
                 source,
             })?),
         };
-        let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        let threads = plan.settings.threads.map_or(cores, usize::from);
         let drain = plan.settings.shutdown.drain.0;
         let proxy = Proxy::new(House {
             cache: Cache::leak(plan.limits, clock.clone()),
@@ -105,31 +115,58 @@ impl Server {
             log,
             draining: AtomicBool::new(false),
         });
-        Ok(Server { proxy, stores, listeners, admin, drain, threads })
+        Ok(Server { runtime, signals, proxy, stores, listeners, admin, drain })
+    }
+
+    /// The addresses that clients connect to.
+    pub fn addresses(&self) -> Vec<SocketAddr> {
+        self.listeners.iter().filter_map(|listener| listener.local_addr().ok()).collect()
+    }
+
+    /// The operators' address, if there is one.
+    pub fn admin_address(&self) -> Option<SocketAddr> {
+        self.admin.as_ref()?.local_addr().ok()
     }
 
     /// Serves until SIGTERM or SIGINT, then drains.
     pub fn run(self) -> Result<(), Error> {
-        let runtime = tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(self.threads)
-            .thread_name("headwall")
-            .enable_all()
-            .build()?;
-        let result = runtime.block_on(self.serve());
+        self.run_until(std::future::pending())
+    }
+
+    /// Serves until told by a signal, or until `stop` is ready; then drains.
+    pub fn run_until(self, stop: impl Future<Output = ()> + Send) -> Result<(), Error> {
+        let Server { runtime, signals, proxy, stores, listeners, admin, drain } = self;
+        let house = Serving { proxy, stores, drain, signals };
+        let result = runtime.block_on(house.serve(listeners, admin, stop));
         // What is left is cut: the time to finish is over.
         runtime.shutdown_timeout(Duration::from_millis(100));
         result
     }
+}
 
-    async fn serve(mut self) -> Result<(), Error> {
-        let mut signals = Signals::new()?;
+/// A server at work.
+struct Serving {
+    proxy: Proxy,
+    stores: Arc<Stores>,
+    drain: Duration,
+    signals: Signals,
+}
+
+impl Serving {
+    async fn serve(
+        mut self,
+        listeners: Vec<std::net::TcpListener>,
+        admin: Option<std::net::TcpListener>,
+        told: impl Future<Output = ()>,
+    ) -> Result<(), Error> {
+        tokio::pin!(told);
         let (stop, stopped) = watch::channel(false);
         let open = Arc::new(Open::default());
         let admin_open = Arc::new(Open::default());
         let snapshot = self.proxy.snapshot.load_full();
         snapshot.plan.upstreams.iter().for_each(|upstream| upstream.start());
         let app = Arc::new(app(self.proxy.clone()));
-        for listener in std::mem::take(&mut self.listeners) {
+        for listener in listeners {
             let address = listener.local_addr()?;
             tokio::spawn(listener::serve(
                 listener,
@@ -142,7 +179,7 @@ impl Server {
         }
         // The operator's listener stays while the others drain: that is when it is asked.
         let (stop_admin, admin_stopped) = watch::channel(false);
-        if let Some(listener) = self.admin.take() {
+        if let Some(listener) = admin {
             let address = listener.local_addr()?;
             let admin = Admin { proxy: self.proxy.clone(), stores: self.stores.clone() };
             let app = Arc::new(HttpServer::new_app(admin));
@@ -151,7 +188,11 @@ impl Server {
             tracing::info!(%address, "listening for operators");
         }
         tokio::spawn(sweep(self.proxy.clone(), self.stores.clone()));
-        while let Some(request) = signals.next().await {
+        loop {
+            let request = tokio::select! {
+                request = self.signals.next() => request,
+                () = &mut told => Request::Stop,
+            };
             match request {
                 Request::Reopen => {
                     if let Some(log) = &self.proxy.log {
@@ -164,7 +205,7 @@ impl Server {
                 Request::Stop => break,
             }
         }
-        self.drain(&stop, &*app, &open, &mut signals).await;
+        self.drain(&stop, &app, &open).await;
         let _ = stop_admin.send(true);
         if let Some(log) = &self.proxy.log {
             log.close();
@@ -172,7 +213,7 @@ impl Server {
         Ok(())
     }
 
-    async fn drain(&self, stop: &watch::Sender<bool>, app: &HttpProxy<Proxy>, open: &Open, signals: &mut Signals) {
+    async fn drain(&mut self, stop: &watch::Sender<bool>, app: &HttpProxy<Proxy>, open: &Open) {
         self.proxy.draining.store(true, Release);
         let _ = stop.send(true);
         ServerApp::cleanup(app).await;
@@ -180,16 +221,14 @@ impl Server {
         tokio::select! {
             () = open.drained() => tracing::info!("drained"),
             () = tokio::time::sleep(self.drain) => tracing::warn!(connections = open.count(), "the time to drain is over; cutting what is left"),
-            () = signals.stop_again() => tracing::warn!(connections = open.count(), "told to stop a second time; cutting what is left"),
+            () = self.signals.stop_again() => tracing::warn!(connections = open.count(), "told to stop a second time; cutting what is left"),
         }
     }
 }
 
 fn app(proxy: Proxy) -> HttpProxy<Proxy> {
-    let mut conf = ServerConf::default();
-    conf.upstream_keepalive_pool_size = POOL;
-    // How often a request is sent again is decided by the proxy's callbacks; this is the end of it.
-    conf.max_retries = 8;
+    // How often a request is sent again is decided by the proxy's callbacks; eight times is the end of it.
+    let conf = ServerConf { upstream_keepalive_pool_size: POOL, max_retries: 8, ..ServerConf::default() };
     let mut app = http_proxy(&Arc::new(conf), proxy);
     let mut options = HttpServerOptions::default();
     // Our 405 for CONNECT carries our fields; the engine's own would not.
@@ -236,16 +275,16 @@ impl Signals {
         })
     }
 
-    async fn next(&mut self) -> Option<Request> {
+    async fn next(&mut self) -> Request {
         tokio::select! {
-            got = self.terminate.recv() => got.map(|()| Request::Stop),
-            got = self.interrupt.recv() => got.map(|()| Request::Stop),
-            got = self.hangup.recv() => got.map(|()| Request::Reload),
-            got = self.user1.recv() => got.map(|()| Request::Reopen),
+            _ = self.terminate.recv() => Request::Stop,
+            _ = self.interrupt.recv() => Request::Stop,
+            _ = self.hangup.recv() => Request::Reload,
+            _ = self.user1.recv() => Request::Reopen,
         }
     }
 
     async fn stop_again(&mut self) {
-        while !matches!(self.next().await, Some(Request::Stop) | None) {}
+        while !matches!(self.next().await, Request::Stop) {}
     }
 }

@@ -168,6 +168,7 @@ impl Client {
         let address = |text: &str| text.parse().unwrap_or_else(|_| [0, 0, 0, 0].into());
         let mut exchange = Exchange::new(self.clock.now(), address(peer));
         exchange.client = address(client);
+        exchange.peer_trusted = peer != client;
         let mut source = Given { chunks, cut };
         let mut content = Content::new(&mut source, None);
         Answer(self.handler.answer(&request(head), &mut content, &mut exchange).await)

@@ -29,7 +29,7 @@ fn parse(text: &str, units: &[(&str, u64)]) -> Option<u64> {
 
 /// The largest unit that divides the value, so that what is printed can be read back.
 fn print(value: u64, units: &[(&str, u64)], f: &mut fmt::Formatter<'_>) -> fmt::Result {
-    let fits = units.iter().rev().find(|(_, factor)| value % factor == 0 && value >= *factor);
+    let fits = units.iter().rev().find(|(_, factor)| value.is_multiple_of(*factor) && value >= *factor);
     let (name, factor) = fits.unwrap_or(&units[0]);
     write!(f, "{}{name}", value / factor)
 }

@@ -159,7 +159,9 @@ impl Fill {
             }
             if state.oversize {
                 let leader_at = self.leader_at.load(Acquire);
-                while state.arrived - state.dropped_bytes > WINDOW && state.dropped < leader_at {
+                // Nobody joins any more: without joiners, only the leader's own backlog is kept.
+                let window = if self.joiners.load(Acquire) > 0 { WINDOW } else { 0 };
+                while state.arrived - state.dropped_bytes > window && state.dropped < leader_at {
                     let Some(piece) = state.pieces.pop_front() else { break };
                     state.dropped += 1;
                     state.dropped_bytes += piece.len() as u64;
@@ -473,9 +475,11 @@ mod tests {
             read += leader.next().await.unwrap().unwrap().len();
         }
         fill.write(piece.clone());
-        assert!(fill.state.lock().pieces.len() <= 17, "what the leader has read goes, but for the window");
+        assert!(fill.state.lock().pieces.len() <= 17, "what the leader has read goes, but for the joiners' window");
         assert!(joiner.next().await.is_err(), "who reads nothing falls out, with an error");
         drop(joiner);
+        fill.write(piece.clone());
+        assert!(fill.state.lock().pieces.len() <= 3, "without joiners there is no window");
         fill.leader_left();
         assert_eq!(fill.write(piece), Written::Pointless);
     }

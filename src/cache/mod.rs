@@ -160,13 +160,12 @@ impl Cache {
     }
 
     fn forget(&self, hash: HashBinary) -> bool {
-        let slot = self.map.update(hash, self.clock.now(), |there| {
+        self.map.update(hash, self.clock.now(), |there| {
             if let Some(Slot::Filling(fill, _)) = there {
                 fill.doom();
             }
             (Change::Remove, there.is_some())
-        });
-        slot
+        })
     }
 
     /// Gives back the memory of what is of no use any more.

@@ -216,6 +216,11 @@ impl Life {
         let validation = if self.validator { Duration::from_secs(86_400) } else { Duration::ZERO };
         self.born.after(self.lifetime.saturating_add(granted).saturating_add(validation))
     }
+
+    /// Until when it is kept: a while longer, so that `EXPIRED` can be told from `MISS`.
+    pub fn kept(&self) -> Moment {
+        self.useless().after(self.lifetime.min(Duration::from_secs(600)))
+    }
 }
 
 /// Whether the cache has any business with this request; if not, what `Cache-Status` says and why.

@@ -270,7 +270,7 @@ impl Cache {
         };
         let stored = Stored { head: Arc::new(head), content: Arc::new(content) };
         let weight = stored.weight();
-        let expires = Some(stored.head.life.useless());
+        let expires = Some(stored.head.life.kept());
         self.map.update(hash, self.clock().now(), |there| match there {
             // Somebody else's fill, or a response newer than this one.
             Some(Slot::Filling(other, _)) if other.id != fill.id => (Change::Keep, ()),
@@ -286,7 +286,7 @@ impl Cache {
                 match before.clone().filter(|_| !fill.doomed()) {
                     None => (Change::Remove, ()),
                     Some(stored) => {
-                        let (weight, expires) = (stored.weight(), Some(stored.head.life.useless()));
+                        let (weight, expires) = (stored.weight(), Some(stored.head.life.kept()));
                         (Change::Put { value: Slot::Whole(stored), weight, expires }, ())
                     }
                 }
@@ -359,7 +359,7 @@ impl Storage for Cache {
                 None => None,
             };
             let weight = weight + before.as_ref().map_or(0, Stored::weight);
-            let expires = Some(fill.head.life.useless().max(self.clock().now().after(super::LONGEST_FILL)));
+            let expires = Some(fill.head.life.kept().max(self.clock().now().after(super::LONGEST_FILL)));
             (Change::Put { value: Slot::Filling(fill.clone(), before), weight, expires }, ())
         });
         let tag = id.to_be_bytes();
@@ -390,7 +390,7 @@ impl Storage for Cache {
                 created: stored.head.created,
             };
             let stored = Stored { head: Arc::new(head), content: stored.content.clone() };
-            let (weight, expires) = (stored.weight(), Some(stored.head.life.useless()));
+            let (weight, expires) = (stored.weight(), Some(stored.head.life.kept()));
             (Change::Put { value: Slot::Whole(stored), weight, expires }, true)
         });
         Ok(updated)

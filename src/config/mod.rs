@@ -312,12 +312,12 @@ impl Compiler<'_> {
                 }
             }
         }
-        if let Some(regex) = &matches.regex {
-            if let Err(error) = regex::Regex::new(regex) {
-                let reason = error.to_string();
-                let reason = reason.lines().last().unwrap_or(&reason).trim_start_matches("error: ");
-                self.complaints.value(&join(path, "regex"), format!("this is no regular expression: {reason}"));
-            }
+        if let Some(regex) = &matches.regex
+            && let Err(error) = regex::Regex::new(regex)
+        {
+            let reason = error.to_string();
+            let reason = reason.lines().last().unwrap_or(&reason).trim_start_matches("error: ");
+            self.complaints.value(&join(path, "regex"), format!("this is no regular expression: {reason}"));
         }
         let host = matches.host.as_ref().map(|host| host.to_ascii_lowercase());
         if let Some(host) = &host {

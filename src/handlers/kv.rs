@@ -211,7 +211,7 @@ impl Kv {
             return Ok(());
         }
         // A proxy on the same host that we do not trust would make everybody a local user.
-        let relayed = exchange.client == exchange.peer
+        let relayed = !exchange.peer_trusted
             && exchange.peer.is_loopback()
             && ["x-forwarded-for", "forwarded"].iter().any(|name| request.headers.contains_key(*name));
         if !relayed && self.allows(exchange.client) {

@@ -39,12 +39,15 @@ impl Stores {
     }
 }
 
+/// Builds a handler from its settings.
+pub type Build = fn(&serde_yaml::Value, &Surroundings<'_>) -> Result<Arc<dyn Handler>, Complaint>;
+
 /// One row of the table.
 pub struct Entry {
     /// The key under `to`.
     pub name: &'static str,
-    /// Builds it from its settings.
-    pub build: fn(&serde_yaml::Value, &Surroundings<'_>) -> Result<Arc<dyn Handler>, Complaint>,
+    /// Builds it.
+    pub build: Build,
 }
 
 /// All of them, by name.

@@ -52,7 +52,8 @@ fn trusts(trusted: &[Network], address: IpAddr) -> bool {
 pub fn recognise(exchange: &mut Exchange, fields: &HeaderMap, trusted: &[Network]) {
     let peer = forwarded::canonical(exchange.peer);
     (exchange.peer, exchange.client) = (peer, peer);
-    if !trusts(trusted, peer) {
+    exchange.peer_trusted = trusts(trusted, peer);
+    if !exchange.peer_trusted {
         return;
     }
     exchange.client = forwarded::client(fields, peer, |address| trusts(trusted, address));
@@ -64,8 +65,8 @@ pub fn recognise(exchange: &mut Exchange, fields: &HeaderMap, trusted: &[Network
 }
 
 /// Takes out of a request what must not reach the origin unkeyed or unproven. Runs before the key is made.
-pub fn clean(request: &mut RequestHeader, exchange: &Exchange, trusted: &[Network], cached: bool) {
-    if !trusts(trusted, exchange.peer) {
+pub fn clean(request: &mut RequestHeader, exchange: &Exchange, cached: bool) {
+    if !exchange.peer_trusted {
         for name in [&FOR, &PROTO, &FORWARDED_HOST, &REAL_IP, &FORWARDED] {
             request.remove_header(name);
         }
@@ -94,10 +95,10 @@ pub fn tell(request: &mut RequestHeader, exchange: &Exchange, drop_cookies: bool
     let _ = request.insert_header(FOR, value(&chain));
     let _ = request.insert_header(REAL_IP, value(&exchange.client.to_string()));
     let _ = request.insert_header(PROTO, HeaderValue::from_static(exchange.scheme));
-    if !request.headers.contains_key(&FORWARDED_HOST) {
-        if let Some(host) = request.headers.get(HOST).cloned() {
-            let _ = request.insert_header(FORWARDED_HOST, host);
-        }
+    if !request.headers.contains_key(&FORWARDED_HOST)
+        && let Some(host) = request.headers.get(HOST).cloned()
+    {
+        let _ = request.insert_header(FORWARDED_HOST, host);
     }
     let _ = request.append_header(VIA, via(exchange.version));
     if drop_cookies {
@@ -125,7 +126,7 @@ mod tests {
         exchange.peer = peer.parse().unwrap();
         let mut head = request(head);
         recognise(&mut exchange, &head.headers, &trusted);
-        clean(&mut head, &exchange, &trusted, true);
+        clean(&mut head, &exchange, true);
         tell(&mut head, &exchange, true);
         (exchange, head)
     }

@@ -40,10 +40,10 @@ pub fn check(session: &mut Session) -> Result<(), Refusal> {
     }
     head(request)?;
     let target = origin_form(request)?;
-    if let Some(target) = target {
-        if session.req_header_mut().set_raw_path(&target).is_err() {
-            return refuse(400, "target", "the request target cannot be read");
-        }
+    if let Some(target) = target
+        && session.req_header_mut().set_raw_path(&target).is_err()
+    {
+        return refuse(400, "target", "the request target cannot be read");
     }
     Ok(())
 }
@@ -95,10 +95,10 @@ fn head(request: &RequestHeader) -> Result<(), Refusal> {
         return refuse(400, "content-length", "there is more than one Content-Length, or it is no number");
     }
     let mut codings = fields.get_all(TRANSFER_ENCODING).iter();
-    if let Some(coding) = codings.next() {
-        if codings.next().is_some() || !coding.as_bytes().eq_ignore_ascii_case(b"chunked") {
-            return refuse(501, "transfer-encoding", "the only transfer coding here is chunked");
-        }
+    if let Some(coding) = codings.next()
+        && (codings.next().is_some() || !coding.as_bytes().eq_ignore_ascii_case(b"chunked"))
+    {
+        return refuse(501, "transfer-encoding", "the only transfer coding here is chunked");
     }
     Ok(())
 }

@@ -210,17 +210,16 @@ impl ProxyHttp for Proxy {
             return self.send(session, ctx, refusal).await;
         }
         let Some(route) = ctx.route.clone() else { return Self::error(500, "no route") };
-        if !ctx.exchange.background {
-            if let Some(reply) = route.chain.request(session.req_header(), &mut ctx.exchange).await {
-                return self.send(session, ctx, reply).await;
-            }
+        if !ctx.exchange.background
+            && let Some(reply) = route.chain.request(session.req_header(), &mut ctx.exchange).await
+        {
+            return self.send(session, ctx, reply).await;
         }
         let cached = route.cache.is_some();
-        let snapshot = ctx.snapshot.clone();
         let local = match &route.destination {
             Destination::Local(handler) => Some(handler.clone()),
             Destination::Proxy(_) => {
-                forward::clean(session.req_header_mut(), &ctx.exchange, &snapshot.plan.trusted, cached);
+                forward::clean(session.req_header_mut(), &ctx.exchange, cached);
                 None
             }
         };
@@ -347,6 +346,10 @@ impl ProxyHttp for Proxy {
         if response.status.is_informational() && response.status != 101 {
             return Ok(());
         }
+        if response.status == 101 && !session.as_downstream().is_upgrade_req() {
+            return Error::e_explain(ErrorType::InvalidHTTPHeader, "a 101 that nobody asked for")
+                .map_err(|e| e.into_up());
+        }
         if let Some(connection) = &ctx.connection {
             let phase = if response.status == 101 { Phase::Quiet } else { Phase::Reading };
             connection.enter(phase, ctx.patience());
@@ -391,6 +394,8 @@ impl ProxyHttp for Proxy {
             ctx.cache.fill = reader.fill().cloned();
         }
         if let (Some(fill), Some(connection)) = (&ctx.cache.fill, &ctx.connection) {
+            // Who reads a fill waits for its next piece there, not at the client's connection.
+            connection.enter(Phase::Quiet, Duration::ZERO);
             if fill.paced() {
                 connection.lead(fill.joiners());
             }

@@ -1,0 +1,50 @@
+# make demo     a slow Node app and Headwall before it, to try out
+# make test     everything CI runs
+# make check    what the code looks like: fmt, clippy, doc, deny
+# make bench    Headwall beside the app itself, and beside nginx where it is installed
+# make fmt      formats
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check bench fmt tools deny-tool bench-tools
+
+PORT ?= 8080
+APP_PORT ?= 8081
+export CARGO_TERM_PROGRESS_WHEN ?= auto
+
+SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
+# zlib-ng, inside the engine, is built with cmake; nothing else is needed beside Rust, gcc and Node.
+install = command -v $(1) >/dev/null || { echo "installing $(2)"; $(SUDO) apt-get update -qq && $(SUDO) apt-get install -y -qq $(2); }
+
+help:
+	@sed -n 's/^# \(make\)/\1/p' Makefile
+
+tools:
+	@$(call install,cmake,cmake)
+	@command -v curl >/dev/null || { $(call install,curl,curl); }
+	@command -v node >/dev/null || { echo "Node 20 is needed: https://nodejs.org"; exit 1; }
+
+demo: tools
+	@PORT=$(PORT) APP_PORT=$(APP_PORT) examples/demo.sh
+
+test: check
+	cargo test --locked --all-targets
+	cargo test --locked --doc
+
+check: tools deny-tool
+	cargo fmt --check
+	cargo clippy --locked --all-targets -- -D warnings
+	RUSTDOCFLAGS="-D warnings" cargo doc --locked --no-deps --quiet
+	cargo deny --log-level error check
+
+deny-tool:
+	@command -v cargo-deny >/dev/null || { echo "installing cargo-deny (some minutes, once)"; cargo install --locked --quiet cargo-deny --version ^0.18; }
+
+bench-tools:
+	@$(call install,ab,apache2-utils)
+
+bench: tools bench-tools
+	cargo build --locked --release
+	benches/peers.sh
+
+fmt:
+	cargo fmt

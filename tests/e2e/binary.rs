@@ -1,0 +1,186 @@
+//! The binary: command line, exit codes, signals, logs.
+
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use crate::support::{Client, Origin, Process, TempFile, free_port, run, wait_until};
+
+fn headwall(arguments: &[&str]) -> (i32, String, String) {
+    run(Command::new(env!("CARGO_BIN_EXE_headwall")).args(arguments))
+}
+
+fn config(port: u16, origin: u16, rest: &str) -> TempFile {
+    TempFile::new(
+        "config.yaml",
+        &format!(
+            "threads: 2\nlisten: [\"127.0.0.1:{port}\"]\nupstreams: {{ app: {{ servers: [\"127.0.0.1:{origin}\"] }} }}\n{rest}"
+        ),
+    )
+}
+
+const ROUTE: &str = "routes: [{ to: { proxy: app } }]\n";
+
+#[test]
+fn check_says_fine_or_what_is_wrong() {
+    let good = config(1, 2, ROUTE);
+    let (code, out, _) = headwall(&["check", "--config", good.path()]);
+    assert_eq!((code, out.contains("fine")), (0, true));
+    let bad = config(1, 2, "routes: [{ to: { proxy: shp } }]\n");
+    let (code, _, told) = headwall(&["check", "--config", bad.path()]);
+    assert_eq!(code, 1);
+    assert!(told.contains(":4:25: no upstream named `shp`; there are: app"), "{told}");
+    let (code, _, told) = headwall(&["run", "--config", bad.path()]);
+    assert!(code == 1 && told.contains("shp"), "run refuses what check refuses");
+    let (code, _, told) = headwall(&["check", "--config", "/no/such/file.yaml"]);
+    assert!(code == 1 && told.contains("/no/such/file.yaml: cannot be read"), "{told}");
+}
+
+#[test]
+fn wrong_usage_is_2_and_help_helps() {
+    for arguments in [
+        &["run"][..],
+        &["frob"],
+        &["run", "--config", "a", "--to", "b"],
+        &["check"],
+        &["run", "--config", "a", "--listen", "127.0.0.1:1"],
+    ] {
+        assert_eq!(headwall(arguments).0, 2, "{arguments:?}");
+    }
+    let (code, out, _) = headwall(&["run", "--help"]);
+    assert_eq!(code, 0);
+    for word in ["--config", "--to", "--listen", "127.0.0.1:8080", "SIGTERM"] {
+        assert!(out.contains(word), "{word}");
+    }
+    assert!(headwall(&["--help"]).1.contains("3 could not start"));
+}
+
+#[test]
+fn a_taken_port_is_3_at_once_and_named() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = taken.local_addr().unwrap().port();
+    let file = config(port, 2, ROUTE);
+    let since = Instant::now();
+    for arguments in [
+        &["run", "--config", file.path()][..],
+        &["run", "--to", "localhost:3000", "--listen", &format!("127.0.0.1:{port}")],
+    ] {
+        let (code, _, told) = headwall(arguments);
+        assert_eq!(code, 3);
+        assert!(told.contains(&format!("127.0.0.1:{port}: this address is in use")), "{told}");
+    }
+    assert!(since.elapsed() < Duration::from_secs(5));
+}
+
+#[test]
+fn run_to_proxies_caches_and_keeps_values() {
+    let origin = Origin::start();
+    let port = free_port();
+    let to = format!("localhost:{}", origin.port);
+    let mut process = Process::start(&["run", "--to", &to, "--listen", &format!("127.0.0.1:{port}")]).ready(port);
+    let ask = |method: &str, target: &str, content: &str| {
+        let mut client = Client::to(([127, 0, 0, 1], port).into());
+        client.request(method, target, &format!("Content-Length: {}\r\n", content.len()));
+        client.send(content);
+        client.response(method)
+    };
+    assert!(ask("GET", "/?h.Cache-Control=max-age=60", "").whole(200).cache().contains("stored"));
+    let mut client = Client::to(([127, 0, 0, 1], port).into());
+    client.request("GET", "/?h.Cache-Control=max-age=60", "");
+    assert!(client.response("GET").cache().contains("hit"));
+    ask("PUT", "/cache/k", "v").whole(201);
+    assert_eq!(ask("GET", "/cache/k", "").whole(200).text(), "v");
+    process.signal("INT");
+    assert_eq!(process.exit_code(), 0);
+}
+
+#[test]
+fn term_lets_what_runs_finish_and_closes_the_rest() {
+    let origin = Origin::start();
+    let port = free_port();
+    let file = config(port, origin.port, "routes: [{ to: { proxy: app }, cache: {} }]\n");
+    let mut process = Process::start(&["run", "--config", file.path()]).ready(port);
+    let address = ([127, 0, 0, 1], port).into();
+    let mut idle = Client::to(address);
+    idle.request("GET", "/warm", "");
+    idle.response("GET").whole(200);
+    let mut running = Client::to(address);
+    running.request("GET", "/chunks?pieces=begin%20end&pace=1000&wait=500", "");
+    wait_until(|| origin.count("/chunks") == 1);
+    process.signal("TERM");
+    let told = Instant::now();
+    assert!(idle.closed());
+    assert!(told.elapsed() < Duration::from_millis(700), "an idle connection is closed at once");
+    assert_eq!(running.response("GET").whole(200).text(), "beginend");
+    let finished = Instant::now();
+    assert_eq!(process.exit_code(), 0);
+    assert!(finished.elapsed() < Duration::from_secs(1));
+    assert!(std::net::TcpStream::connect(("127.0.0.1", port)).is_err());
+}
+
+#[test]
+fn term_cuts_what_does_not_finish_in_time() {
+    let origin = Origin::start();
+    let port = free_port();
+    let file = config(port, origin.port, &format!("shutdown: {{ drain: 300ms }}\n{ROUTE}"));
+    let mut process = Process::start(&["run", "--config", file.path()]).ready(port);
+    let mut endless = Client::to(([127, 0, 0, 1], port).into());
+    endless.request("GET", "/events", "");
+    endless.head();
+    process.signal("TERM");
+    let since = Instant::now();
+    assert_eq!(process.exit_code(), 0);
+    assert!(since.elapsed() < Duration::from_secs(3), "{:?}", since.elapsed());
+}
+
+#[test]
+fn hup_does_not_kill_and_usr1_opens_the_log_again() {
+    let origin = Origin::start();
+    let port = free_port();
+    let log = TempFile::new("access.log", "");
+    let file =
+        config(port, origin.port, &format!("log: {{ access: {{ file: \"{}\", format: json }} }}\n{ROUTE}", log.path()));
+    let process = Process::start(&["run", "--config", file.path()]).ready(port);
+    let get = |target: &str| {
+        let mut client = Client::to(([127, 0, 0, 1], port).into());
+        client.request("GET", target, "User-Agent: test\r\n");
+        client.response("GET").whole(200)
+    };
+    process.signal("HUP");
+    get("/one");
+    let read = || std::fs::read_to_string(&log.0).unwrap_or_default();
+    wait_until(|| read().contains("/one"));
+    let line: serde_json::Value = serde_json::from_str(read().lines().last().unwrap()).unwrap();
+    assert_eq!(
+        (line["status"].as_u64(), line["user_agent"].as_str(), line["route"].as_str()),
+        (Some(200), Some("test"), Some("*"))
+    );
+    let moved = log.path().to_owned() + ".1";
+    std::fs::rename(&log.0, &moved).unwrap();
+    process.signal("USR1");
+    wait_until(|| log.0.exists());
+    get("/two");
+    wait_until(|| read().contains("/two"));
+    assert!(!std::fs::read_to_string(&moved).unwrap().contains("/two"));
+    std::fs::remove_file(moved).unwrap();
+}
+
+#[test]
+fn operators_see_health_metrics_and_numbers() {
+    let origin = Origin::start();
+    let proxy = crate::support::Headwall::before(&origin, "routes: [{ to: { proxy: app }, cache: {} }]");
+    proxy.get("/a?h.Cache-Control=max-age=60").whole(200);
+    proxy.get("/a?h.Cache-Control=max-age=60").whole(200);
+    let ask = |path: &str| {
+        let mut client = Client::to(proxy.admin);
+        client.send(&format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"));
+        client.response("GET")
+    };
+    assert_eq!(ask("/health").whole(200).text(), "ok\n");
+    ask("/nothing").whole(404);
+    assert_eq!(proxy.metric("headwall_requests_total{cache=\"hit\",route=\"*\",status=\"2xx\"}"), 1.0);
+    assert_eq!(proxy.metric("headwall_requests_total{cache=\"uri-miss\",route=\"*\",status=\"2xx\"}"), 1.0);
+    let stats: serde_json::Value = serde_json::from_str(&ask("/stats").whole(200).text()).unwrap();
+    assert_eq!(stats["cache"]["entries"], 1);
+    assert!(stats["cache"]["bytes"].as_u64().unwrap() > 500);
+    assert!(stats["bytes"]["sent"].as_u64().unwrap() > 10);
+}

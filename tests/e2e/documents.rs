@@ -1,0 +1,97 @@
+//! What the repository shows to people, executed: files in conf/, the README's lines.
+
+use std::process::Command;
+
+use crate::support::{Headwall, Origin, root, run};
+
+fn conf_files() -> Vec<std::path::PathBuf> {
+    let mut files: Vec<_> = std::fs::read_dir(root("conf")).unwrap().map(|entry| entry.unwrap().path()).collect();
+    files.sort();
+    files
+}
+
+#[test]
+fn every_file_in_conf_is_fine() {
+    let files = conf_files();
+    assert!(files.len() >= 3, "{files:?}");
+    for file in files {
+        let (code, _, told) = run(Command::new(env!("CARGO_BIN_EXE_headwall")).args(["check", "--config"]).arg(&file));
+        assert_eq!(code, 0, "{told}");
+    }
+}
+
+/// A file of conf/, with its listeners and its app where the test has them.
+fn served(name: &str, origin: &Origin) -> Headwall {
+    let text = std::fs::read_to_string(root("conf").join(name)).unwrap();
+    let rest: Vec<_> = text
+        .lines()
+        .filter(|line| !["threads:", "listen:", "admin:", "log:"].iter().any(|key| line.starts_with(key)))
+        .collect();
+    Headwall::start(&rest.join("\n").replace("127.0.0.1:8081", &format!("127.0.0.1:{}", origin.port)))
+}
+
+#[test]
+fn the_nginx_sample_does_what_nginx_did() {
+    let origin = Origin::start();
+    let proxy = served("nginx-cache.yaml", &origin);
+    let target = "/page?h.Cache-Control=no-store,%20private&h.Expires=0&say=Hello";
+    assert_eq!(proxy.get(target).whole(200).field("x-nginx-cache"), "MISS");
+    for (name, expected) in [
+        ("host", "site.test"),
+        ("x-real-ip", "127.0.0.1"),
+        ("x-forwarded-host", "site.test"),
+        ("x-forwarded-server", "site.test"),
+        ("x-forwarded-for", "127.0.0.1"),
+    ] {
+        assert_eq!(origin.field("/page", name).as_deref(), Some(expected), "{name}");
+    }
+    assert_eq!(proxy.get(target).whole(200).field("x-nginx-cache"), "HIT");
+    assert_eq!(proxy.get("/page?status=404").field("x-nginx-cache"), "MISS");
+    assert_eq!(proxy.get("/page?status=404").whole(404).field("x-nginx-cache"), "HIT", "any status");
+    proxy.clock.advance(std::time::Duration::from_secs(61));
+    assert_eq!(proxy.get(target).field("x-nginx-cache"), "EXPIRED");
+}
+
+#[test]
+fn the_commented_file_serves_each_of_its_routes() {
+    let origin = Origin::start();
+    let proxy = served("headwall.yaml", &origin);
+    proxy.put("PUT", "/cache/k", "", b"v").whole(201);
+    assert_eq!(proxy.get("/old").whole(308).field("location"), "https://site.test/new");
+    assert_eq!(proxy.get("/robots.txt").whole(200).text(), "User-agent: *");
+    let asset = proxy.get("/assets/x?h.Server=express").whole(200);
+    assert_eq!(
+        (asset.field("x-proxy"), asset.has("server"), asset.field("x-nginx-cache")),
+        ("Headwall", false, "MISS")
+    );
+    assert!(proxy.get("/?h.Cache-Control=max-age=9").cache().contains("stored"));
+}
+
+#[test]
+fn the_mojolicious_sample_streams_and_rewrites() {
+    let origin = Origin::start();
+    let proxy = served("streaming.yaml", &origin);
+    let reply = proxy.get("/chunks?pieces=a%20b&h.Cache-Control=max-age=60").whole(200);
+    assert_eq!((reply.field("x-proxy"), reply.text().as_str()), ("Headwall", "ab"));
+    assert!(!reply.has("cache-status"), "nothing is cached there");
+}
+
+#[test]
+fn the_readme_shows_what_the_code_does() {
+    let readme = std::fs::read_to_string(root("README.md")).unwrap();
+    for word in ["make demo", "make test", "headwall run --to", "headwall check --config"] {
+        assert!(readme.contains(word), "{word}");
+    }
+    let mut blocks = 0;
+    for block in readme.split("```yaml\n").skip(1) {
+        let yaml = block.split("```").next().unwrap();
+        let origin = "upstreams: { app: { servers: [\"127.0.0.1:1\"] } }\n";
+        let whole = if yaml.contains("upstreams:") { yaml.to_owned() } else { format!("{origin}{yaml}") };
+        let file = crate::support::TempFile::new("readme.yaml", &whole);
+        let (code, _, told) =
+            run(Command::new(env!("CARGO_BIN_EXE_headwall")).args(["check", "--config", file.path()]));
+        assert_eq!(code, 0, "{told}");
+        blocks += 1;
+    }
+    assert!(blocks >= 1);
+}

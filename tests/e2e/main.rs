@@ -1,0 +1,15 @@
+//! End to end: real Node origins, real connections, the real binary.
+//!
+//! One test binary, because each one links the engine again.
+
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+mod support;
+
+mod binary;
+mod cache;
+mod documents;
+mod plugins;
+mod sealed;
+mod store;
+mod stream;

@@ -1,0 +1,146 @@
+// The origin of the end-to-end tests: a real Node server that does what its path says.
+//
+// It logs each request and tells the log on `/__log` and what it sent on `/__sent`, from a second
+// port, so that questions about it are not counted.
+'use strict';
+const http = require('node:http');
+const crypto = require('node:crypto');
+
+const log = [];
+const sent = {};
+const open = new Set();
+let version = 1;
+
+const server = http.createServer((request, response) => {
+  const url = new URL(request.url, 'http://origin');
+  const ask = (name, fallback) => url.searchParams.get(name) ?? fallback;
+  log.push({ method: request.method, url: request.url, headers: request.headers, raw: request.rawHeaders });
+  const kind = url.pathname.split('/')[1];
+  const wait = request.method === 'GET' ? Number(ask('wait', 0)) : 0;
+  for (const [name, value] of url.searchParams) {
+    if (name.startsWith('h.')) response.setHeader(name.slice(2), value.split('|'));
+  }
+  open.add(request.url);
+  response.on('close', () => open.delete(request.url));
+  const go = () => (kinds[kind] ?? kinds.page)(request, response, ask);
+  if (wait) setTimeout(go, wait); else go();
+});
+
+// Without nodejs's own limits, so that ours are what is tested.
+server.keepAliveTimeout = 30000;
+server.requestTimeout = 0;
+
+function write(request, response, total, pace) {
+  const piece = Buffer.alloc(64 * 1024, 'x');
+  let left = total;
+  sent[request.url] = 0;
+  const more = () => {
+    while (left > 0) {
+      const part = left >= piece.length ? piece : piece.subarray(0, left);
+      left -= part.length;
+      sent[request.url] += part.length;
+      if (!response.write(part)) return response.once('drain', more);
+    }
+    response.end();
+  };
+  more();
+}
+
+const kinds = {
+  // A page: its version, and what it was asked.
+  page(request, response, ask) {
+    const status = Number(ask('status', 200));
+    const tag = `"v${version}"`;
+    if (ask('etag')) response.setHeader('ETag', tag);
+    if (ask('etag') && request.headers['if-none-match'] === tag) { response.statusCode = 304; return response.end(); }
+    if (request.method === 'POST') version += 1;
+    response.statusCode = status;
+    response.end(ask('say', `page v${version} for ${request.headers[ask('echo', 'host')] ?? '-'}`));
+  },
+  // Content in chunks.
+  chunks(request, response, ask) {
+    const pieces = ask('pieces', 'one two three').split(' ');
+    const next = () => {
+      if (!pieces.length) return response.end();
+      response.write(pieces.shift());
+      setTimeout(next, Number(ask('pace', 0)));
+    };
+    next();
+  },
+  // So many bytes; with or without a length.
+  bytes(request, response, ask) {
+    const total = Number(ask('size'));
+    const range = /^bytes=(\d+)-(\d+)$/.exec(request.headers.range ?? '');
+    if (range && ask('ranges')) {
+      const length = range[2] - range[1] + 1;
+      response.writeHead(206, { 'Content-Range': `bytes ${range[1]}-${range[2]}/${total}`, 'Content-Length': length });
+      return write(request, response, length);
+    }
+    if (ask('sized')) response.setHeader('Content-Length', total);
+    write(request, response, total);
+  },
+  // Events, until the client leaves; each says when it was sent.
+  events(request, response, ask) {
+    response.writeHead(200, { 'Content-Type': 'text/event-stream', 'Cache-Control': ask('cc', 'no-cache') });
+    const timer = setInterval(() => response.write(`data: ${Date.now()}\n\n`), Number(ask('every', 100)));
+    response.on('close', () => clearInterval(timer));
+  },
+  // Breaks off in the middle.
+  broken(request, response, ask) {
+    if (ask('sized')) response.setHeader('Content-Length', 1000);
+    response.write('half');
+    setTimeout(() => request.socket.destroy(), Number(ask('after', 50)));
+  },
+  // Never answers.
+  hang() {},
+  // Answers before the request is complete.
+  early(request, response) {
+    response.statusCode = 413;
+    response.end('too much');
+  },
+  // Takes content and tells its hash.
+  upload(request, response) {
+    const hash = crypto.createHash('sha256');
+    let length = 0;
+    request.on('data', (chunk) => { hash.update(chunk); length += chunk.length; });
+    request.on('end', () => response.end(`${length} ${hash.digest('hex')}`));
+  },
+  // 103, then the page.
+  hints(request, response) {
+    response.writeEarlyHints({ link: '</s.css>; rel=preload' });
+    setTimeout(() => response.end('final'), 50);
+  },
+  // Closes the connection that has served before, without a word.
+  fragile(request, response) {
+    if (request.socket.served) return request.socket.destroy();
+    response.end('fine');
+  },
+};
+server.on('request', (request) => { setImmediate(() => { request.socket.served = true; }); });
+
+server.on('upgrade', (request, socket, head) => {
+  log.push({ method: request.method, url: request.url, headers: request.headers, raw: request.rawHeaders });
+  socket.write('HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\nwelcome ');
+  if (head.length) socket.write(head);
+  socket.on('data', (data) => socket.write(data));
+  socket.on('error', () => {});
+});
+
+const control = http.createServer((request, response) => {
+  const url = new URL(request.url, 'http://control');
+  if (url.pathname === '/__log') return response.end(JSON.stringify(log));
+  if (url.pathname === '/__sent') return response.end(JSON.stringify(sent));
+  if (url.pathname === '/__open') return response.end(JSON.stringify([...open]));
+  response.statusCode = 404;
+  response.end();
+});
+
+const socket = process.argv[2];
+const ready = () => control.listen(0, '127.0.0.1', () => {
+  const address = server.address();
+  console.log(JSON.stringify({ port: address.port ?? 0, control: control.address().port }));
+});
+if (socket) server.listen(socket.startsWith('[') ? { host: '::1', port: 0 } : socket, ready);
+else server.listen(0, '127.0.0.1', ready);
+// The test ends us by closing our input, also when it dies.
+process.stdin.on('end', () => process.exit(0)).resume();

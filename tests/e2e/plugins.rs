@@ -1,0 +1,147 @@
+//! Plugins end to end: the built-in one on its way in, and a stranger's.
+
+use std::process::Command;
+use std::sync::Arc;
+
+use headwall::bytes::Bytes;
+use headwall::exchange::{ContentFilter, Exchange};
+use headwall::handler::Reply;
+use headwall::plugin::{Entry, Hooks, OnLog, OnRequest, OnRequestBody, OnResponse, OnUpstreamResponse, Plugin};
+use headwall::{RequestHeader, ResponseHeader};
+
+use crate::support::{Headwall, Origin, Process, TempFile, free_port, root, run};
+
+#[test]
+fn headers_on_the_way_in() {
+    let origin = Origin::start();
+    let proxy = Headwall::before(
+        &origin,
+        "routes:\n  - to: { proxy: app }\n    plugins:\n      - headers: { request: { set: { X-A: \"{path}\" }, remove: [X-B] }, upstream_request: { add: { X-C: \"{client_ip} {host}\" } } }\n",
+    );
+    proxy.ask("GET", "/x?y", "X-B: 1\r\nX-C: 0\r\n").whole(200);
+    assert_eq!(origin.field("/x", "x-a").as_deref(), Some("/x"));
+    assert_eq!(origin.field("/x", "x-b"), None);
+    assert_eq!(origin.field("/x", "x-c").as_deref(), Some("0, 127.0.0.1 site.test"));
+}
+
+/// Stands at the doors that the built-in plugin does not use.
+struct Everywhere;
+
+impl Plugin for Everywhere {
+    const NAME: &'static str = "everywhere";
+    type Settings = ();
+
+    fn build((): ()) -> Result<Hooks, String> {
+        let this = Arc::new(Everywhere);
+        Ok(Hooks::new()
+            .request(this.clone())
+            .request_body(this.clone())
+            .upstream_response(this.clone())
+            .response(this.clone())
+            .log(this))
+    }
+}
+
+#[headwall::async_trait]
+impl OnRequest for Everywhere {
+    async fn on_request(&self, request: &RequestHeader, exchange: &mut Exchange) -> Option<Reply> {
+        exchange.set_note(7u8);
+        request.headers.contains_key("x-stop").then(|| Reply::text(429, "slow down"))
+    }
+}
+
+impl OnRequestBody for Everywhere {
+    fn on_request_body(&self, chunk: &mut Option<Bytes>, _: bool, _: &mut Exchange) -> Result<(), u16> {
+        let refused = chunk.as_ref().is_some_and(|chunk| chunk.windows(5).any(|window| window == b"virus"));
+        if refused { Err(413) } else { Ok(()) }
+    }
+}
+
+impl OnUpstreamResponse for Everywhere {
+    fn on_upstream_response(&self, response: &mut ResponseHeader, _: &mut Exchange) {
+        let _ = response.append_header("x-stored", "once");
+    }
+}
+
+impl OnResponse for Everywhere {
+    fn on_response(&self, response: &mut ResponseHeader, exchange: &mut Exchange) {
+        let note = exchange.note::<u8>().copied().unwrap_or(0);
+        let _ = response.insert_header("x-note", note.to_string());
+        exchange.push_filter(Box::new(Upper(Vec::new())));
+    }
+}
+
+impl OnLog for Everywhere {
+    fn on_log(&self, exchange: &mut Exchange) {
+        assert!(exchange.status > 0);
+    }
+}
+
+/// Writes everything in capitals and says at the end how much it was.
+struct Upper(Vec<usize>);
+
+impl ContentFilter for Upper {
+    fn chunk(&mut self, chunk: Bytes) -> Bytes {
+        self.0.push(chunk.len());
+        chunk.to_ascii_uppercase().into()
+    }
+    fn finish(&mut self) -> Bytes {
+        format!(" [{}]", self.0.iter().sum::<usize>()).into()
+    }
+}
+
+#[test]
+fn every_door_is_open_and_content_is_filtered_on_every_path() {
+    let origin = Origin::start();
+    let yaml = format!(
+        "upstreams: {{ app: {{ servers: [\"127.0.0.1:{}\"] }} }}\nplugins: [{{ everywhere: }}]\nroutes:\n  - match: {{ path: /fixed }}\n    to: {{ respond: {{ content: fixed }} }}\n  - to: {{ proxy: app }}\n    cache: {{}}\n",
+        origin.port
+    );
+    let proxy = Headwall::with(&yaml, &[Entry::of::<Everywhere>()]);
+    let sized = "/a?say=hello&h.Cache-Control=max-age=60";
+    let chunked = "/chunks?pieces=ab%20cd&h.Cache-Control=max-age=60";
+    for (target, expected) in
+        [(sized, "HELLO [5]"), (chunked, "ABCD [4]"), ("/fixed", "FIXED [5]"), ("/b?say=plain", "PLAIN [5]")]
+    {
+        for round in ["first", "again"] {
+            let reply = proxy.get(target).whole(200);
+            assert_eq!(reply.text(), expected, "{target} {round}");
+            assert_eq!(reply.field("x-note"), "7");
+            let stored = reply.fields.iter().filter(|(name, _)| name == "x-stored").count();
+            assert_eq!(stored, usize::from(target != "/fixed"), "{target} {round}");
+        }
+    }
+    let mut old = proxy.client();
+    old.send(&format!("GET {sized} HTTP/1.0\r\nHost: site.test\r\n\r\n"));
+    assert_eq!(old.response("GET").whole(200).text(), "HELLO [5]");
+    assert_eq!(proxy.ask("GET", sized, "X-Stop: 1\r\n").whole(429).text(), "SLOW DOWN\n [10]");
+    assert_eq!(proxy.put("POST", "/upload", "", b"a virus").status, 413);
+    proxy.put("POST", "/upload", "", b"clean").whole(200);
+}
+
+#[test]
+fn a_strangers_plugin_is_a_binary_in_thirty_lines() {
+    let built = run(Command::new(env!("CARGO")).current_dir(root("")).args(["build", "--example", "hello_plugin"]));
+    assert_eq!(built.0, 0, "{}", built.2);
+    let lines = std::fs::read_to_string(root("examples/hello_plugin.rs")).unwrap();
+    let code = lines.lines().filter(|line| !line.trim().is_empty() && !line.trim().starts_with("//")).count();
+    assert!(code <= 35, "{code} lines");
+    let binary = std::path::Path::new(env!("CARGO_BIN_EXE_headwall")).with_file_name("examples").join("hello_plugin");
+    let port = free_port();
+    let file = TempFile::new(
+        "hello.yaml",
+        &format!(
+            "listen: [\"127.0.0.1:{port}\"]\nroutes:\n  - to: {{ respond: {{ content: hi }} }}\n    plugins: [{{ hello: {{ to: World }} }}]\n"
+        ),
+    );
+    let process = Process::start_binary(binary.to_str().unwrap(), &["run", "--config", file.path()]).ready(port);
+    let mut client = crate::support::Client::to(([127, 0, 0, 1], port).into());
+    client.request("GET", "/", "");
+    assert_eq!(client.response("GET").whole(200).field("x-hello"), "World");
+    drop(process);
+    let wrong =
+        TempFile::new("wrong.yaml", "routes:\n  - to: { respond: {} }\n    plugins: [{ hello: { too: World } }]\n");
+    let (code, _, told) = run(Command::new(&binary).args(["check", "--config", wrong.path()]));
+    assert_eq!(code, 1);
+    assert!(told.contains(":3:26: unknown field `too`, expected `to`"), "{told}");
+}
