@@ -1,11 +1,12 @@
 # make demo     a slow Node app and Headwall before it, to try out
 # make test     everything CI runs
 # make check    what the code looks like: fmt, clippy, doc, deny
+# make advisories  known holes in dependencies; fetches the RustSec database, so it needs the network
 # make bench    Headwall beside the app itself, and beside nginx where it is installed
 # make fmt      formats
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check bench fmt tools deny-tool bench-tools
+.PHONY: help demo test check advisories bench fmt tools deny-tool bench-tools
 
 PORT ?= 8080
 APP_PORT ?= 8081
@@ -34,7 +35,10 @@ check: tools deny-tool
 	cargo fmt --check
 	cargo clippy --locked --all-targets -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc --locked --no-deps --quiet
-	cargo deny --log-level error check
+	cargo deny --log-level error --offline check bans licenses sources
+
+advisories: tools deny-tool
+	cargo deny --log-level error check advisories
 
 deny-tool:
 	@command -v cargo-deny >/dev/null || { echo "installing cargo-deny (some minutes, once)"; cargo install --locked --quiet cargo-deny --version ^0.18; }

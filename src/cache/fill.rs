@@ -6,7 +6,7 @@
 //!
 //! A response longer than its limit cannot be stored. The fill then takes no more
 //! joiners and keeps a window only: what the leader has not read yet, and at most
-//! [`WINDOW`] behind the newest byte. A joiner that falls out of it gets an error,
+//! a MiB behind the newest byte. A joiner that falls out of it gets an error,
 //! never a clean end; and so does everybody when the origin breaks off.
 //!
 //! Writing never waits. Who paces the origin is decided where the response is

@@ -2,7 +2,7 @@
 //!
 //! It knows bytes, not HTTP: a key is bytes, a value is cheap to clone, and what
 //! an entry weighs is said by whoever puts it in. Which entry has to go when the
-//! budget is used up is decided in [`shard`].
+//! budget is used up is decided in `shard.rs`.
 //!
 //! No lock is held while a value is dropped, and none outlives a call.
 

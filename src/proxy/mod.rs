@@ -350,6 +350,10 @@ impl ProxyHttp for Proxy {
             return Error::e_explain(ErrorType::InvalidHTTPHeader, "a 101 that nobody asked for")
                 .map_err(|e| e.into_up());
         }
+        if response.status == 101 {
+            // A tunnel may be quiet on our side for as long as the origin's `read` lets it.
+            session.as_downstream_mut().set_read_timeout(None);
+        }
         if let Some(connection) = &ctx.connection {
             let phase = if response.status == 101 { Phase::Quiet } else { Phase::Reading };
             connection.enter(phase, ctx.patience());

@@ -35,11 +35,9 @@ pub fn seal(session: &mut Session, head: &mut ResponseHeader, ctx: &mut Ctx, clo
     }
     ctx.plugins(|chain, exchange| chain.response(head, exchange));
     filters(session, head, ctx);
-    if ctx.exchange.version == Version::HTTP_10 {
-        // Such a client would take chunk sizes for content; the end of the connection tells it the end.
-        head.remove_header(&TRANSFER_ENCODING);
-    }
-    if ctx.draining {
+    // An HTTP/1.0 client would take chunk sizes for content; the end of the connection tells it the end.
+    let unframed = ctx.exchange.version == Version::HTTP_10 && head.remove_header(&TRANSFER_ENCODING).is_some();
+    if unframed || ctx.draining {
         session.as_downstream_mut().set_keepalive(None);
     }
     if let Some(connection) = &ctx.connection {
