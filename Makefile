@@ -6,7 +6,7 @@
 # make fmt      formats
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check advisories bench fmt tools deny-tool bench-tools
+.PHONY: help demo test check advisories bench fmt tools deny-tool
 
 PORT ?= 8080
 APP_PORT ?= 8081
@@ -21,7 +21,8 @@ help:
 
 tools:
 	@$(call install,cmake,cmake)
-	@command -v curl >/dev/null || { $(call install,curl,curl); }
+	@$(call install,curl,curl)
+	@$(call install,ab,apache2-utils)
 	@command -v node >/dev/null || { echo "Node 20 is needed: https://nodejs.org"; exit 1; }
 
 demo: tools
@@ -43,10 +44,7 @@ advisories: tools deny-tool
 deny-tool:
 	@command -v cargo-deny >/dev/null || { echo "installing cargo-deny (some minutes, once)"; cargo install --locked --quiet cargo-deny --version ^0.18; }
 
-bench-tools:
-	@$(call install,ab,apache2-utils)
-
-bench: tools bench-tools
+bench: tools
 	cargo build --locked --release
 	benches/peers.sh
 

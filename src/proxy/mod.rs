@@ -188,7 +188,10 @@ impl ProxyHttp for Proxy {
         let _ = FILLING.try_with(|filling| filling.set(false));
         let downstream = session.as_downstream_mut();
         if downstream.as_http1().is_some() {
-            downstream.set_keepalive(Some(KEEP_ALIVE));
+            // Whether the connection is kept was decided by its head; for how long is ours to say.
+            if downstream.get_keepalive().is_some() {
+                downstream.set_keepalive(Some(KEEP_ALIVE));
+            }
             downstream.set_read_timeout(Some(CONTENT));
             downstream.set_total_drain_timeout(Some(DRAIN_CONTENT));
             // What follows content is where smuggling lives.

@@ -53,6 +53,24 @@ fn the_nginx_sample_does_what_nginx_did() {
 }
 
 #[test]
+fn the_seeds_ab_lines_ask_the_app_once() {
+    let origin = Origin::start();
+    let proxy = served("nginx-cache.yaml", &origin);
+    for keep in [None, Some("-k")] {
+        let target = format!("/ab{}?wait=300&h.Cache-Control=no-store", keep.unwrap_or(""));
+        let (code, out, _) = run(Command::new("ab")
+            .args(["-q", "-n", "1000", "-c", "10"])
+            .args(keep)
+            .arg(format!("http://{}{target}", proxy.address)));
+        assert_eq!(code, 0);
+        for line in ["Complete requests:      1000", "Failed requests:        0"] {
+            assert!(out.contains(line), "{out}");
+        }
+        assert_eq!(origin.count(&target), 1);
+    }
+}
+
+#[test]
 fn the_commented_file_serves_each_of_its_routes() {
     let origin = Origin::start();
     let proxy = served("headwall.yaml", &origin);

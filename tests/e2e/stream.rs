@@ -214,6 +214,7 @@ fn http_1_0_clients_get_no_chunks() {
         let reply = client.response("GET").whole(200);
         assert!(!reply.has("transfer-encoding"), "{round}: {:?}", reply.fields);
         assert_eq!(reply.text(), "alphabeta", "{round}");
+        assert!(client.closed(), "{round}: ab waits for the end of the connection");
     }
     let mut keeps = proxy.client();
     for _ in 0..2 {
