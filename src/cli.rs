@@ -91,7 +91,11 @@ pub fn run(plugins: &[Entry]) -> ExitCode {
     };
     let plan = match plan {
         Ok(plan) => plan,
-        Err(error) => return fail(WRONG, &error.to_string()),
+        Err(error) => {
+            // Without a file, what is wrong stands on the command line.
+            let file = !matches!(&cli.command, Command::Run(Run { config: None, .. }));
+            return fail(if file { WRONG } else { USAGE }, &error.to_string());
+        }
     };
     match cli.command {
         Command::Check { config } => {

@@ -1,9 +1,10 @@
 //! A client's connection, watched: the engine reads and writes through it.
 //!
 //! It keeps the deadlines that the engine has not: one for a whole request head,
-//! one for the first byte of an answer, one between two pieces of it, one for a
-//! client that takes nothing. A deadline that passes looks to the engine like a
-//! read or write that failed; the proxy asks [`Connection::expired`] which it was.
+//! one for the first byte of an answer, one between two pieces of it, and a pace for
+//! a client that takes what we have for it. A deadline that passes looks to the
+//! engine like a read or write that failed; the proxy asks [`Connection::expired`]
+//! which it was.
 //!
 //! A head that leaves waits for the first content, so that a small answer is one
 //! packet. Content never waits, and no buffer is kept while a connection is idle.
@@ -32,11 +33,17 @@ use tokio::time::Sleep;
 /// ones from their first byte.
 const HEAD: Duration = Duration::from_secs(10);
 
-/// How long a client may take nothing of what we have for it.
-const STALL: Duration = Duration::from_secs(60);
+/// How slowly a client may take what we have for it: so many bytes for each so long that we waited.
+const SLOWEST: Pace = Pace { bytes: 60 * 256, waited: Duration::from_secs(60) };
 
-/// How long the leader of a fill may take nothing while others wait for the same response.
-const STALL_WITH_JOINERS: Duration = Duration::from_secs(1);
+/// The same for the leader of a fill while others wait for the same response.
+const SLOWEST_WITH_JOINERS: Pace = Pace { bytes: 64 << 10, waited: Duration::from_secs(1) };
+
+#[derive(Debug, Clone, Copy)]
+struct Pace {
+    bytes: u64,
+    waited: Duration,
+}
 
 /// A head longer than this does not wait for its content.
 const HELD: usize = 8 << 10;
@@ -174,10 +181,10 @@ impl Connection {
         }
     }
 
-    /// How long this client may stall now.
-    fn patience(&self) -> Duration {
+    /// How slow this client may be now.
+    fn slowest(&self) -> Pace {
         let waiting = self.joiners.lock().as_ref().is_some_and(|joiners| joiners.load(Relaxed) > 0);
-        if waiting { STALL_WITH_JOINERS } else { STALL }
+        if waiting { SLOWEST_WITH_JOINERS } else { SLOWEST }
     }
 }
 
@@ -189,7 +196,33 @@ pub struct Watched {
     held: Vec<u8>,
     read_timer: Option<Pin<Box<Sleep>>>,
     write_timer: Option<Pin<Box<Sleep>>>,
-    stalled_since: Option<Instant>,
+    waiting: Waiting,
+}
+
+/// How long writes have waited for the client, and what it took meanwhile.
+#[derive(Default)]
+struct Waiting {
+    since: Option<Instant>,
+    before: Duration,
+    taken: u64,
+}
+
+impl Waiting {
+    fn so_far(&self) -> Duration {
+        self.before + self.since.map_or(Duration::ZERO, |since| since.elapsed())
+    }
+
+    fn took(&mut self, bytes: usize, connection: &Connection) {
+        if self.since.is_none() && self.before.is_zero() {
+            return;
+        }
+        self.before = self.so_far();
+        self.since = None;
+        self.taken += bytes as u64;
+        if self.taken >= connection.slowest().bytes {
+            *self = Waiting::default();
+        }
+    }
 }
 
 impl Watched {
@@ -205,7 +238,7 @@ impl Watched {
             held: Vec::new(),
             read_timer: None,
             write_timer: None,
-            stalled_since: None,
+            waiting: Waiting::default(),
         }
     }
 
@@ -214,24 +247,26 @@ impl Watched {
         &self.connection
     }
 
-    /// The write that is waiting has waited too long.
-    fn poll_stall(&mut self, cx: &mut Context<'_>) -> Poll<io::Error> {
-        let since = *self.stalled_since.get_or_insert_with(Instant::now);
+    /// The client is slower than it may be. Only time in which it keeps us waiting counts.
+    fn poll_too_slow(&mut self, cx: &mut Context<'_>) -> Poll<io::Error> {
+        self.waiting.since.get_or_insert_with(Instant::now);
         loop {
-            let patience = self.connection.patience();
-            if since.elapsed() >= patience {
-                self.connection.gone.store(true, Relaxed);
-                return Poll::Ready(io::Error::new(io::ErrorKind::TimedOut, "the client takes nothing"));
-            }
             // Joiners may come while we wait, so we look every second.
-            let wake = Instant::now() + STALL_WITH_JOINERS.min(patience.saturating_sub(since.elapsed()));
+            let slowest = self.connection.slowest();
+            let waited = self.waiting.so_far();
+            if waited >= slowest.waited {
+                self.connection.gone.store(true, Relaxed);
+                return Poll::Ready(io::Error::new(io::ErrorKind::TimedOut, "the client takes too little"));
+            }
+            let wake = Instant::now() + SLOWEST_WITH_JOINERS.waited.min(slowest.waited - waited);
             ready!(poll_timer(&mut self.write_timer, wake, cx));
         }
     }
 
     fn poll_write_with(&mut self, cx: &mut Context<'_>, bufs: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
         let total: usize = bufs.iter().map(|buf| buf.len()).sum();
-        if self.held.is_empty() && total <= HELD && self.connection.hold.swap(false, Relaxed) {
+        // Only the head itself may wait, and only a short one.
+        if self.connection.hold.swap(false, Relaxed) && self.held.is_empty() && total <= HELD {
             bufs.iter().for_each(|buf| self.held.extend_from_slice(buf));
             return Poll::Ready(Ok(total));
         }
@@ -248,7 +283,7 @@ impl Watched {
             match written {
                 Poll::Ready(Ok(0)) => return Poll::Ready(Ok(0)),
                 Poll::Ready(Ok(bytes)) => {
-                    self.stalled_since = None;
+                    self.waiting.took(bytes, &self.connection);
                     self.connection.touch();
                     if bytes > held {
                         self.held = Vec::new();
@@ -260,7 +295,7 @@ impl Watched {
                     self.connection.gone.store(true, Relaxed);
                     return Poll::Ready(Err(error));
                 }
-                Poll::Pending => return self.poll_stall(cx).map(Err),
+                Poll::Pending => return self.poll_too_slow(cx).map(Err),
             }
         }
     }
@@ -271,14 +306,14 @@ impl Watched {
             match Pin::new(&mut self.tcp).poll_write(cx, &self.held) {
                 Poll::Ready(Ok(0)) => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
                 Poll::Ready(Ok(bytes)) => {
-                    self.stalled_since = None;
+                    self.waiting.took(bytes, &self.connection);
                     self.held.drain(..bytes);
                 }
                 Poll::Ready(Err(error)) => {
                     self.connection.gone.store(true, Relaxed);
                     return Poll::Ready(Err(error));
                 }
-                Poll::Pending => return self.poll_stall(cx).map(Err),
+                Poll::Pending => return self.poll_too_slow(cx).map(Err),
             }
         }
         self.held = Vec::new();

@@ -22,11 +22,6 @@ pub trait ContentFilter: Send + Sync {
     /// Takes a chunk and gives what can be sent so far; it may be empty.
     fn chunk(&mut self, chunk: Bytes) -> Bytes;
 
-    /// Gives what was held back, because the client should see it now.
-    fn flush(&mut self) -> Bytes {
-        Bytes::new()
-    }
-
     /// Gives the rest; called once, at the end.
     fn finish(&mut self) -> Bytes {
         Bytes::new()

@@ -27,9 +27,11 @@ pub struct Open {
 }
 
 impl Open {
-    fn enter(self: &Arc<Self>) -> Guard {
+    fn enter(self: &Arc<Self>, metrics: Arc<Metrics>) -> Guard {
         self.count.fetch_add(1, AcqRel);
-        Guard(self.clone())
+        metrics.connections_accepted.inc();
+        metrics.connections.inc();
+        Guard(self.clone(), metrics)
     }
 
     /// Waits until nothing is open.
@@ -51,10 +53,11 @@ impl Open {
     }
 }
 
-struct Guard(Arc<Open>);
+struct Guard(Arc<Open>, Arc<Metrics>);
 
 impl Drop for Guard {
     fn drop(&mut self) {
+        self.1.connections.dec();
         if self.0.count.fetch_sub(1, AcqRel) == 1 {
             self.0.none_left.notify_waiters();
         }
@@ -99,13 +102,10 @@ pub async fn serve<A: ServerApp + Send + Sync + 'static>(
             }
         };
         let _ = tcp.set_nodelay(true);
-        metrics.connections_accepted.inc();
-        metrics.connections.inc();
-        let (app, stop, metrics, guard) = (app.clone(), stop.clone(), metrics.clone(), open.enter());
+        let (app, stop, guard) = (app.clone(), stop.clone(), open.enter(metrics.clone()));
         tokio::spawn(async move {
             let stream: Stream = Box::new(Watched::new(tcp, peer));
             FILLING.scope(Cell::new(false), connection(app, stream, stop)).await;
-            metrics.connections.dec();
             drop(guard);
         });
     }

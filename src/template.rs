@@ -65,6 +65,10 @@ impl Template {
                 .map(|close| &after[..close])
                 .filter(|name| !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_'));
             let Some(name) = name else {
+                let word = after.split(|c: char| !c.is_ascii_lowercase() && c != '_').next().unwrap_or("");
+                if NAMES.iter().any(|(known, _)| *known == word) {
+                    return Err(format!("`{{{word}` has no closing brace; write {{{word}}}"));
+                }
                 plain.push_str(&rest[..=open]);
                 rest = after;
                 continue;
@@ -118,6 +122,8 @@ impl Template {
             match part {
                 Part::Text(text) => out.push_str(text),
                 Part::Name(Name::ClientIp) => _ = write!(out, "{}", exchange.client),
+                // An HTTP/1.0 client may say none.
+                Part::Name(Name::Host) if exchange.host.is_empty() => out.push_str("localhost"),
                 Part::Name(Name::Host) => out.push_str(&exchange.host),
                 Part::Name(Name::Path) => out.push_str(exchange.path()),
                 Part::Name(Name::Query) => out.push_str(exchange.query()),
@@ -165,6 +171,7 @@ mod tests {
     fn a_misspelt_name_is_an_error_that_helps() {
         let error = Template::parse("{hots}").unwrap_err();
         assert!(error.contains("no {hots}") && error.contains("{host}"), "{error}");
+        assert!(Template::parse("https://{host/x").unwrap_err().contains("no closing brace"));
         assert!(Template::parse("a\nb").is_err());
         assert!(Template::parse("{request_id}").unwrap().tells_clients_apart());
         assert!(!Template::parse("{host}").unwrap().tells_clients_apart());

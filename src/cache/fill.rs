@@ -62,11 +62,14 @@ impl Ledger {
         Ledger { limit, held: AtomicU64::new(0) }
     }
 
+    fn grow(&self, bytes: u64) -> bool {
+        let fits = |held: u64| held.checked_add(bytes).filter(|sum| *sum <= self.limit);
+        self.held.fetch_update(AcqRel, Acquire, fits).is_ok()
+    }
+
     /// Sets bytes aside for one fill, if there is room.
     pub fn reserve(self: &Arc<Self>, bytes: u64) -> Option<Reservation> {
-        let fits = |held: u64| held.checked_add(bytes).filter(|sum| *sum <= self.limit);
-        self.held.fetch_update(AcqRel, Acquire, fits).ok()?;
-        Some(Reservation { ledger: self.clone(), bytes })
+        self.grow(bytes).then(|| Reservation { ledger: self.clone(), bytes })
     }
 
     /// Bytes set aside now.
@@ -80,6 +83,18 @@ impl Ledger {
 pub struct Reservation {
     ledger: Arc<Ledger>,
     bytes: u64,
+}
+
+impl Reservation {
+    /// Makes the room at least so large, if it can be had.
+    fn cover(&mut self, bytes: u64) -> bool {
+        let more = bytes.saturating_sub(self.bytes);
+        let grown = more == 0 || self.ledger.grow(more);
+        if grown {
+            self.bytes += more;
+        }
+        grown
+    }
 }
 
 impl Drop for Reservation {
@@ -113,6 +128,7 @@ pub struct Fill {
     /// Pieces the leader has read; `u64::MAX` when it is gone.
     leader_at: AtomicU64,
     doomed: AtomicBool,
+    /// Given back when the last reader is gone: until then the pieces are there.
     room: Mutex<Option<Reservation>>,
 }
 
@@ -153,7 +169,10 @@ impl Fill {
             }
             state.arrived += piece.len() as u64;
             state.pieces.push_back(piece);
-            if !state.oversize && state.arrived > self.terms.limit {
+            // Without a length, room is taken as it is needed.
+            let fits = state.arrived <= self.terms.limit
+                && self.room.lock().as_mut().is_none_or(|room| room.cover(state.arrived));
+            if !state.oversize && !fits {
                 state.oversize = true;
                 written = Written::Outgrown;
             }
@@ -171,9 +190,6 @@ impl Fill {
                 }
             }
         }
-        if written != Written::Kept {
-            self.room.lock().take();
-        }
         self.news.notify_waiters();
         written
     }
@@ -189,7 +205,6 @@ impl Fill {
             state.end = Some(if short { End::Broken } else { End::Complete });
             (!short && !state.oversize).then(|| Content::new(state.pieces.iter().cloned()))
         };
-        self.room.lock().take();
         self.news.notify_waiters();
         content
     }
@@ -197,7 +212,6 @@ impl Fill {
     /// The origin broke off: readers get an error.
     pub fn fail(&self) {
         self.state.lock().end.get_or_insert(End::Broken);
-        self.room.lock().take();
         self.news.notify_waiters();
     }
 
@@ -205,6 +219,16 @@ impl Fill {
     pub fn joinable(&self) -> bool {
         let state = self.state.lock();
         !state.oversize && state.end != Some(End::Broken) && !self.doomed.load(Acquire)
+    }
+
+    /// Whether anybody joined and still reads.
+    pub fn has_joiners(&self) -> bool {
+        self.joiners.load(Acquire) > 0
+    }
+
+    /// Whether it became too long to be stored, and nobody but its leader reads it.
+    pub fn pointless(&self) -> bool {
+        self.state.lock().oversize && !self.has_joiners()
     }
 
     /// It is not to be stored: what it answers is no longer true.

@@ -48,8 +48,9 @@ pub struct Limits {
     pub fills: u64,
 }
 
-/// How long a request waits for another one's fill, and how long a fill may keep others waiting.
-const LOCK_TIMEOUT: Duration = Duration::from_secs(60);
+/// How long a request to the origin may keep others waiting for its head. Who waits has a shorter
+/// patience of their own.
+const LOCK_TIMEOUT: Duration = Duration::from_secs(3600);
 
 /// How long a fill stays findable at least.
 const LONGEST_FILL: Duration = Duration::from_secs(3600);
@@ -107,20 +108,26 @@ impl Cache {
         &self.keys
     }
 
-    /// Turns the engine's cache on for one request.
-    pub fn enable(&'static self, cache: &mut HttpCache) {
+    /// Turns the engine's cache on for one request. One that waits for another's fill does so for
+    /// `patience` at most; `None` never waits.
+    pub fn enable(&'static self, cache: &mut HttpCache, patience: Option<Duration>) {
         let mut options = CacheOptionOverrides::default();
-        options.wait_timeout = Some(LOCK_TIMEOUT);
-        cache.enable(self, None, Some(self), Some(self.lock.as_ref()), Some(options));
+        options.wait_timeout = patience;
+        let lock = patience.map(|_| self.lock.as_ref());
+        cache.enable(self, None, Some(self), lock, Some(options));
     }
 
     /// How a response of this length would be bounded; `Err` when it is too long.
-    pub fn terms(&self, length: Option<u64>, patience: Duration) -> Result<Terms, Rule> {
+    pub fn terms(&self, key: &CacheKey, length: Option<u64>, patience: Duration) -> Result<Terms, Rule> {
+        let outgrew = || self.predicted_uncacheable_reason(key) == Some(NoCacheReason::ResponseTooLarge);
+        if length.is_none() && outgrew() {
+            return Err(Rule::TooLarge);
+        }
         let limit = if length.is_some() { self.limits.max_object } else { self.limits.max_unsized };
         if length.is_some_and(|length| length > limit) {
             return Err(Rule::TooLarge);
         }
-        if self.ledger.held() + length.unwrap_or(limit) > self.limits.fills {
+        if self.ledger.held() + length.unwrap_or(0) >= self.limits.fills {
             return Err(Rule::FillsFull);
         }
         Ok(Terms { length, limit, patience })
@@ -156,7 +163,23 @@ impl Cache {
 
     /// Whether the target was changed since then.
     pub fn invalidated_since(&self, key: &CacheKey, since: Moment) -> bool {
-        self.invalidated.get(&key.primary_bin(), self.clock.now()).is_some_and(|at| at >= since)
+        self.changed_since(key.primary_bin(), since)
+    }
+
+    fn changed_since(&self, primary: HashBinary, since: Moment) -> bool {
+        self.invalidated.get(&primary, self.clock.now()).is_some_and(|at| at >= since)
+    }
+
+    /// Remembers that a response without a length became too long.
+    fn outgrown(&self, primary: HashBinary) {
+        self.remember_uncacheable(primary, NoCacheReason::ResponseTooLarge);
+    }
+
+    fn remember_uncacheable(&self, primary: HashBinary, reason: NoCacheReason) -> bool {
+        let now = self.clock.now();
+        let until = Some(now.after(UNCACHEABLE_FOR));
+        self.uncacheable
+            .update(primary, now, |there| (Change::Put { value: reason, weight: 0, expires: until }, there.is_none()))
     }
 
     fn forget(&self, hash: HashBinary) -> bool {
@@ -205,12 +228,7 @@ impl CacheablePredictor for Cache {
         if !matches!(reason, NoCacheReason::OriginNotCache | NoCacheReason::ResponseTooLarge) {
             return None;
         }
-        let now = self.clock.now();
-        let until = Some(now.after(UNCACHEABLE_FOR));
-        let new = self.uncacheable.update(key.primary_bin(), now, |there| {
-            (Change::Put { value: reason, weight: 0, expires: until }, there.is_none())
-        });
-        Some(new)
+        Some(self.remember_uncacheable(key.primary_bin(), reason))
     }
 }
 

@@ -19,6 +19,7 @@ use pingora::http::{RequestHeader, ResponseHeader};
 use crate::clock::Moment;
 use crate::fields::cache_control::CacheControl;
 use crate::fields::cache_status::Forward;
+use crate::fields::conditional::weakly_equal;
 use crate::fields::{date, vary};
 
 /// How a route caches, as the policy needs to know it.
@@ -84,12 +85,16 @@ pub enum Rule {
     Status,
     /// Nothing says how long it is fresh.
     NoFreshness,
+    /// Nothing says how long it is fresh, and for a request with `Cookie` or credentials we do not guess.
+    NoHeuristic,
     /// It may be reused only after validation, and has nothing to validate with.
     NoValidator,
     /// Longer than `max_object`, or than `max_unsized` without a length.
     TooLarge,
     /// Too many bytes are arriving at once.
     FillsFull,
+    /// The 304 names another response than the one that is stored.
+    WrongValidator,
     /// The target was changed while the response was on its way.
     Invalidated,
     /// Stored: the origin said how long it is fresh.
@@ -118,8 +123,10 @@ impl Rule {
             Rule::Partial => "RFC 9111 §3.3",
             Rule::Status => "RFC 9111 §3",
             Rule::NoFreshness => "RFC 9111 §4.2.1",
+            Rule::NoHeuristic => "RFC 9111 §4.2.2",
             Rule::NoValidator => "RFC 9111 §4.3",
             Rule::TooLarge | Rule::FillsFull => "the `cache` settings",
+            Rule::WrongValidator => "RFC 9111 §4.3.4",
             Rule::Invalidated => "RFC 9111 §4.4",
             Rule::Explicit => "RFC 9111 §4.2.1",
             Rule::Heuristic => "RFC 9111 §4.2.2",
@@ -143,9 +150,11 @@ impl Rule {
             Rule::Partial => "partial",
             Rule::Status => "status",
             Rule::NoFreshness => "no-freshness",
+            Rule::NoHeuristic => "no-heuristic",
             Rule::NoValidator => "no-validator",
             Rule::TooLarge => "too-large",
             Rule::FillsFull => "fills-full",
+            Rule::WrongValidator => "wrong-validator",
             Rule::Invalidated => "invalidated",
             Rule::Explicit => "explicit",
             Rule::Heuristic => "heuristic",
@@ -266,6 +275,11 @@ pub fn said_age(fields: &HeaderMap) -> Duration {
     Duration::from_secs(said.unwrap_or(0))
 }
 
+const CDN_CACHE_CONTROL: &str = "cdn-cache-control";
+
+/// Fields that differ from client to client although the client did not send them.
+const UNKEYED: &[&str] = &["forwarded", "via", "x-forwarded-for", "x-real-ip"];
+
 /// Whether this response may be stored, and for how long (RFC 9111 §3 and §4.2).
 pub fn judge(request: &HeaderMap, response: &ResponseHeader, policy: &Policy, at: Arrival) -> Result<Life, Rule> {
     let fields = &response.headers;
@@ -279,8 +293,10 @@ pub fn judge(request: &HeaderMap, response: &ResponseHeader, policy: &Policy, at
     if fields.contains_key(SET_COOKIE) && !policy.strip_set_cookie {
         return Err(Rule::SetCookie);
     }
-    if vary::nominated(fields).is_err() {
-        return Err(Rule::VaryStar);
+    // What we tell the origin about the client is not in the request that a variant is named by.
+    match vary::nominated(fields) {
+        Ok(names) if !names.iter().any(|name| UNKEYED.contains(&name.as_str())) => {}
+        _ => return Err(Rule::VaryStar),
     }
     if event_stream(fields) {
         return Err(Rule::EventStream);
@@ -322,7 +338,9 @@ fn respected(
     validator: bool,
     at: Arrival,
 ) -> Result<Life, Rule> {
-    let cc = CacheControl::of(&response.headers);
+    // A targeted field counts instead of Cache-Control and Expires (RFC 9213 §2.2).
+    let targeted = response.headers.contains_key(CDN_CACHE_CONTROL);
+    let cc = CacheControl::named(&response.headers, if targeted { CDN_CACHE_CONTROL } else { "cache-control" });
     if cc.no_store {
         return Err(Rule::NoStore);
     }
@@ -334,10 +352,10 @@ fn respected(
     if credentials && !authorized {
         return Err(Rule::Authorization);
     }
-    let (lifetime, rule) = match explicit_lifetime(&response.headers, &cc, at.wall) {
+    let (lifetime, rule) = match explicit_lifetime(&response.headers, &cc, at.wall, targeted) {
         Some(lifetime) => (lifetime, Rule::Explicit),
         None if cc.no_cache => (Duration::ZERO, Rule::Explicit),
-        None if credentials || request.contains_key(COOKIE) => return Err(Rule::NoFreshness),
+        None if credentials || request.contains_key(COOKIE) => return Err(Rule::NoHeuristic),
         None => (heuristic_lifetime(response, &cc, at.wall).ok_or(Rule::NoFreshness)?, Rule::Heuristic),
     };
     // Never stale without a word from the origin (§5.2.2.2, §5.2.2.8); s-maxage implies
@@ -372,11 +390,11 @@ fn respected(
 }
 
 /// `s-maxage`, else `max-age`, else `Expires` minus `Date` (RFC 9111 §4.2.1). What cannot be read is zero.
-fn explicit_lifetime(fields: &HeaderMap, cc: &CacheControl, wall: SystemTime) -> Option<Duration> {
+fn explicit_lifetime(fields: &HeaderMap, cc: &CacheControl, wall: SystemTime, targeted: bool) -> Option<Duration> {
     if let Some(age) = cc.s_maxage.or(cc.max_age) {
         return Some(age);
     }
-    fields.get(EXPIRES)?;
+    fields.get(EXPIRES).filter(|_| !targeted)?;
     let Some(expires) = date::of(fields, EXPIRES) else { return Some(Duration::ZERO) };
     let date = date::of(fields, DATE).unwrap_or(wall);
     Some(expires.duration_since(date).unwrap_or_default())
@@ -444,6 +462,15 @@ pub fn reuse(request: &HeaderMap, life: &Life, policy: &Policy, came: Moment, no
         return Reuse::Validate;
     }
     if life.fresh(now) { Reuse::Fresh } else { Reuse::Stale }
+}
+
+/// Whether a 304 speaks of this stored response (RFC 9111 §4.3.4): its tag, if it has one, is the stored one.
+pub fn validates(not_modified: &HeaderMap, stored: &HeaderMap) -> bool {
+    match (not_modified.get(ETAG), stored.get(ETAG)) {
+        (Some(tag), Some(stored)) => weakly_equal(tag.as_bytes(), stored.as_bytes()),
+        (Some(_), None) => false,
+        (None, _) => true,
+    }
 }
 
 /// Whether a successful request with this method changes what is stored under its target (RFC 9111 §4.4).

@@ -202,6 +202,7 @@ impl HandleHit for Handler {
 /// Writes a response in.
 struct Writer {
     cache: &'static Cache,
+    primary: HashBinary,
     hash: HashBinary,
     fill: Arc<Fill>,
     tag: [u8; 8],
@@ -214,6 +215,7 @@ impl HandleMiss for Writer {
         match self.fill.write(data) {
             Written::Kept => Ok(()),
             Written::Outgrown => {
+                self.cache.outgrown(self.primary);
                 self.cache.give_up(self.hash, &self.fill);
                 Ok(())
             }
@@ -226,7 +228,7 @@ impl HandleMiss for Writer {
         let length = match self.fill.complete() {
             Some(content) => {
                 let length = content.length;
-                self.cache.publish(self.hash, &self.fill, content);
+                self.cache.publish(self.primary, self.hash, &self.fill, content);
                 length
             }
             None => {
@@ -254,8 +256,9 @@ impl Drop for Writer {
 
 impl Cache {
     /// The response is whole: it takes the place of the fill, unless something happened to that place.
-    fn publish(&self, hash: HashBinary, fill: &Arc<Fill>, content: Content) {
-        if fill.doomed() {
+    fn publish(&self, primary: HashBinary, hash: HashBinary, fill: &Arc<Fill>, content: Content) {
+        // A fill whose place was evicted meanwhile cannot be doomed; the invalidation is remembered.
+        if fill.doomed() || self.changed_since(primary, fill.head.life.received) {
             return self.give_up(hash, fill);
         }
         let mut response = fill.head.response.clone();
@@ -332,8 +335,7 @@ impl Storage for Cache {
         let Some(decision) = meta.extensions().get::<Decision>() else {
             return Error::e_explain(ErrorType::InternalError, "a response without a decision");
         };
-        let bytes = decision.terms.length.unwrap_or(decision.terms.limit);
-        let Some(room) = self.ledger.reserve(bytes) else {
+        let Some(room) = self.ledger.reserve(decision.terms.length.unwrap_or(0)) else {
             return Error::e_explain(ErrorType::InternalError, "too many bytes are arriving at once");
         };
         // Variants are compared with their primary by when they were written; a primary keeps
@@ -363,7 +365,7 @@ impl Storage for Cache {
             (Change::Put { value: Slot::Filling(fill.clone(), before), weight, expires }, ())
         });
         let tag = id.to_be_bytes();
-        Ok(Box::new(Writer { cache: self, hash, fill, tag, finished: false }))
+        Ok(Box::new(Writer { cache: self, primary: key.primary_bin(), hash, fill, tag, finished: false }))
     }
 
     async fn purge(&'static self, target: PurgeTarget<'_>, _: PurgeType, _: &SpanHandle) -> Result<PurgeOutcome> {
@@ -376,7 +378,9 @@ impl Storage for Cache {
     async fn update_meta(&'static self, key: &CacheKey, meta: &CacheMeta, _: &SpanHandle) -> Result<bool> {
         let Some(decision) = meta.extensions().get::<Decision>() else { return Ok(false) };
         let updated = self.map.update(key.combined_bin(), self.clock().now(), |there| {
-            let Some(Slot::Whole(stored)) = there.filter(|slot| *slot.head().key == *key.primary_key()) else {
+            // The very response that was validated, not one that took its place meanwhile.
+            let same = |slot: &&Slot| *slot.head().key == *key.primary_key() && slot.head().created == meta.created();
+            let Some(Slot::Whole(stored)) = there.filter(same) else {
                 return (Change::Keep, false);
             };
             let mut response = compact(meta.response_header());

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use bytes::{Bytes, BytesMut};
-use http::HeaderName;
 use http::header::{CONTENT_LENGTH, TRANSFER_ENCODING};
+use http::{HeaderName, HeaderValue};
 use pingora::cache::key::HashBinary;
 use pingora::http::ResponseHeader;
 
@@ -83,14 +83,20 @@ impl Content {
     }
 }
 
-/// A copy of a head whose clones are cheap: no table of the names' spelling.
+/// A copy of a head whose clones are cheap, and which keeps no larger buffer alive: no table of the
+/// names' spelling, and all values in one piece of memory of their own.
 pub fn compact(response: &ResponseHeader) -> ResponseHeader {
     // Building from a status that the engine itself gave us cannot fail.
     let Ok(mut head) = ResponseHeader::build_no_case(response.status, Some(response.headers.len() + 1)) else {
         return response.clone();
     };
+    let all: BytesMut = response.headers.values().flat_map(|value| value.as_bytes()).copied().collect();
+    let mut rest = all.freeze();
     for (name, value) in &response.headers {
-        let _ = head.append_header(name, value.clone());
+        // The bytes were a value before, so they are one.
+        if let Ok(copy) = HeaderValue::from_maybe_shared(rest.split_to(value.len())) {
+            let _ = head.append_header(name, copy);
+        }
     }
     head
 }

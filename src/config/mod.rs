@@ -17,6 +17,7 @@ use http::{HeaderName, HeaderValue, Method};
 use crate::cache::Limits;
 use crate::cache::policy::{Policy, Ttl};
 use crate::clock::Clock;
+use crate::fields::connection::frames;
 use crate::handlers::{self, Stores, Surroundings};
 use crate::plugin::{Chain, Complaint, Entry, Hooks};
 use crate::plugins;
@@ -63,6 +64,7 @@ pub fn load(path: &Path, parts: &Parts<'_>) -> Result<Plan, Error> {
 
 /// Loads a text; `file` is what complaints call it.
 pub fn parse(file: &str, text: &str, parts: &Parts<'_>) -> Result<Plan, Error> {
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let index = Index::of(text).map_err(|fault| error::fault(file, text, fault))?;
     let mut complaints = Complaints::new(file, text, &index);
     let decoded: Result<Settings, _> = serde_path_to_error::deserialize(serde_yaml::Deserializer::from_str(text));
@@ -437,12 +439,12 @@ impl Compiler<'_> {
             self.complaints.value(&join(path, "ttl"), "a `ttl` is at least 1s");
         }
         let status_header = cache.status_header.as_ref().and_then(|name| {
-            let parsed = name.parse::<HeaderName>();
+            let parsed = name.parse::<HeaderName>().ok().filter(|_| !frames(name));
+            if parsed.is_none() {
+                let message = format!("`{name}` is not a field name, or one that frames the message");
+                self.complaints.value(&join(path, "status_header"), message);
+            }
             parsed
-                .map_err(|_| {
-                    self.complaints.value(&join(path, "status_header"), format!("`{name}` is not a field name"))
-                })
-                .ok()
         });
         let span = |span: Option<crate::units::Span>| span.map_or(std::time::Duration::ZERO, |span| span.0);
         Some(RouteCache {

@@ -359,11 +359,11 @@ impl<'de> Deserialize<'de> for Status {
         impl Visitor<'_> for Number {
             type Value = Status;
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a status from 200 to 599, but 206 and 304, which are never stored")
+                f.write_str("a status from 200 to 599, but 206, 304 and 416, which are never stored")
             }
             fn visit_u64<E: de::Error>(self, number: u64) -> Result<Status, E> {
                 match u16::try_from(number) {
-                    Ok(status @ 200..=599) if !matches!(status, 206 | 304) => Ok(Status(status)),
+                    Ok(status @ 200..=599) if !matches!(status, 206 | 304 | 416) => Ok(Status(status)),
                     _ => Err(E::invalid_value(de::Unexpected::Unsigned(number), &self)),
                 }
             }

@@ -57,9 +57,10 @@ fn each_mistake_says_where_and_what_would_be_right() {
         ),
         (
             "routes: [{ to: { proxy: app }, cache: { mode: force, ttl: { 304: 1m } } }]\n",
-            "expected a status from 200 to 599, but 206 and 304",
+            "expected a status from 200 to 599, but 206, 304 and 416",
         ),
         ("routes: [{ to: { proxy: app }, cache: { cookies: ignore } }]\n", "`cookies` does nothing in mode `respect`"),
+        ("routes: [{ to: { proxy: app }, cache: { status_header: Content-Length } }]\n", "one that frames the message"),
         ("routes: [{ to: { respond: {} }, cache: {} }]\n", "answers of `respond` are never cached"),
         (
             "routes: [{ match: { path: /a, prefix: /b }, to: { proxy: app } }]\n",

@@ -27,16 +27,12 @@ pub struct CacheControl {
     pub proxy_revalidate: bool,
     /// `only-if-cached`
     pub only_if_cached: bool,
-    /// `no-transform`
-    pub no_transform: bool,
     /// `max-age`
     pub max_age: Option<Duration>,
     /// `s-maxage`
     pub s_maxage: Option<Duration>,
     /// `min-fresh`
     pub min_fresh: Option<Duration>,
-    /// `max-stale`; without a value any staleness will do.
-    pub max_stale: Option<Duration>,
     /// `stale-while-revalidate` (RFC 5861 §3)
     pub stale_while_revalidate: Option<Duration>,
     /// `stale-if-error` (RFC 5861 §4)
@@ -55,6 +51,17 @@ fn seconds(value: Option<&[u8]>) -> Duration {
     Duration::from_secs(number.min(LARGEST))
 }
 
+fn open_quote(line: &[u8]) -> bool {
+    let (mut quoted, mut escaped) = (false, false);
+    for byte in line {
+        if *byte == b'"' && !escaped {
+            quoted = !quoted;
+        }
+        escaped = quoted && *byte == b'\\' && !escaped;
+    }
+    quoted
+}
+
 /// The smaller of what was there and what comes.
 fn least(place: &mut Option<Duration>, value: Option<&[u8]>) {
     let value = seconds(value);
@@ -64,8 +71,15 @@ fn least(place: &mut Option<Duration>, value: Option<&[u8]>) {
 impl CacheControl {
     /// Reads all lines of the field.
     pub fn of(fields: &HeaderMap) -> Self {
-        let mut cc = CacheControl::default();
-        for member in members(fields, CACHE_CONTROL) {
+        Self::named(fields, CACHE_CONTROL.as_str())
+    }
+
+    /// Reads all lines of a field that has the same directives (RFC 9213).
+    pub fn named(fields: &HeaderMap, name: &str) -> Self {
+        // A quote that is never closed hides what stands behind it.
+        let open = fields.get_all(name).iter().any(|line| open_quote(line.as_bytes()));
+        let mut cc = CacheControl { no_store: open, ..CacheControl::default() };
+        for member in members(fields, name) {
             let (name, value) = match member.iter().position(|byte| *byte == b'=') {
                 Some(at) => (member[..at].trim_ascii(), Some(member[at + 1..].trim_ascii())),
                 None => (member, None),
@@ -78,11 +92,9 @@ impl CacheControl {
                 b"must-revalidate" => cc.must_revalidate = true,
                 b"proxy-revalidate" => cc.proxy_revalidate = true,
                 b"only-if-cached" => cc.only_if_cached = true,
-                b"no-transform" => cc.no_transform = true,
                 b"max-age" => least(&mut cc.max_age, value),
                 b"s-maxage" => least(&mut cc.s_maxage, value),
                 b"min-fresh" => cc.min_fresh = Some(seconds(value)),
-                b"max-stale" => cc.max_stale = Some(value.map_or(Duration::MAX, |v| seconds(Some(v)))),
                 b"stale-while-revalidate" => least(&mut cc.stale_while_revalidate, value),
                 b"stale-if-error" => least(&mut cc.stale_if_error, value),
                 _ => {}
@@ -116,11 +128,11 @@ mod tests {
             ("private, private=x", CacheControl { private: true, ..base }),
             ("no-cache=\"a, b\", no-cache", CacheControl { no_cache: true, ..base }),
             ("x=\"no-store, private\"", base),
+            ("max-age=60, x=\"a, private", CacheControl { no_store: true, max_age: secs(60), ..base }),
             (
                 "s-maxage=5, stale-while-revalidate=9",
                 CacheControl { s_maxage: secs(5), stale_while_revalidate: secs(9), ..base },
             ),
-            ("max-stale", CacheControl { max_stale: Some(Duration::MAX), ..base }),
         ] {
             assert_eq!(CacheControl::of(&fields(&format!("cache-control: {value}"))), expected, "{value}");
         }

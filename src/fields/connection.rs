@@ -1,7 +1,7 @@
 //! Fields that are meant for one connection only (RFC 9110 §7.6.1).
 
-use http::HeaderName;
-use http::header::CONNECTION;
+use http::header::{CONNECTION, CONTENT_LENGTH, TRANSFER_ENCODING};
+use http::{HeaderName, HeaderValue};
 use pingora::http::ResponseHeader;
 
 use super::members;
@@ -17,6 +17,34 @@ const SINGLE_HOP: &[&str] = &[
     "trailer",
     "upgrade",
 ];
+
+/// Whether changing this field would break the message or its connection.
+pub fn frames(name: &str) -> bool {
+    let framing = |known: &&str| known.eq_ignore_ascii_case(name);
+    SINGLE_HOP.iter().chain(&["content-length", "transfer-encoding"]).any(framing)
+}
+
+/// Whether the origin frames its content in the one way that we and everybody after us read alike
+/// (RFC 9112 §6). Takes off what a response without content must not have, and repetitions.
+pub fn one_framing(response: &mut ResponseHeader) -> bool {
+    if response.status == 204 {
+        response.remove_header(&CONTENT_LENGTH);
+        response.remove_header(&TRANSFER_ENCODING);
+    }
+    let mut codings = response.headers.get_all(TRANSFER_ENCODING).iter();
+    let chunked = codings.next().is_none_or(|coding| coding.as_bytes().eq_ignore_ascii_case(b"chunked"));
+    if !chunked || codings.next().is_some() {
+        return false;
+    }
+    // Equal lengths, more than once, count as one (RFC 9110 §8.6); the engine has refused unequal ones.
+    let mut lengths = members(&response.headers, CONTENT_LENGTH);
+    if let (Some(first), Some(_)) = (lengths.next(), lengths.next()) {
+        let Ok(length) = HeaderValue::from_bytes(first) else { return false };
+        drop(lengths);
+        return response.insert_header(CONTENT_LENGTH, length).is_ok();
+    }
+    true
+}
 
 /// Removes what was meant for the connection to the origin only.
 ///
@@ -70,6 +98,26 @@ mod tests {
             stripped(200, &[("connection", "transfer-encoding"), ("transfer-encoding", "chunked")]),
             ["transfer-encoding"]
         );
+    }
+
+    #[test]
+    fn there_is_one_framing() {
+        for (status, lines, fits, left) in [
+            (200, &[("content-length", "5")][..], true, Some("5")),
+            (200, &[("content-length", "5, 5")], true, Some("5")),
+            (200, &[("content-length", "5"), ("content-length", "5")], true, Some("5")),
+            (200, &[("transfer-encoding", "Chunked")], true, None),
+            (200, &[("transfer-encoding", "gzip, chunked")], false, None),
+            (200, &[("transfer-encoding", "gzip"), ("transfer-encoding", "chunked")], false, None),
+            (204, &[("content-length", "5"), ("transfer-encoding", "chunked")], true, None),
+        ] {
+            let mut head = ResponseHeader::build(status, None).unwrap();
+            for (name, value) in lines {
+                head.append_header(*name, *value).unwrap();
+            }
+            assert_eq!(one_framing(&mut head), fits, "{lines:?}");
+            assert_eq!(head.headers.get(CONTENT_LENGTH).map(|v| v.to_str().unwrap()), left, "{lines:?}");
+        }
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Who the client is, told by proxies in front of us (`X-Forwarded-For`).
+//! Who the client is, told by proxies in front of us (`X-Forwarded-For`, `Forwarded`).
 //!
 //! The list is read from its end: each hop that we trust is stepped over, and the
 //! first address that we do not trust is the client. What stands further left was
@@ -24,20 +24,32 @@ pub fn canonical(address: IpAddr) -> IpAddr {
     address.to_canonical()
 }
 
-/// The client's address, starting from a peer that is itself trusted.
-///
-/// A member that is no address ends the walk: the last trusted hop is then all we know.
-pub fn client(fields: &HeaderMap, peer: IpAddr, trusted: impl Fn(IpAddr) -> bool) -> IpAddr {
-    let hops: Vec<_> = members(fields, "x-forwarded-for").collect();
+/// The hops that proxies wrote, the nearest one last: `X-Forwarded-For`, or `for=` in `Forwarded` (RFC 7239).
+fn hops(fields: &HeaderMap) -> Vec<Option<IpAddr>> {
+    if fields.contains_key("x-forwarded-for") {
+        return members(fields, "x-forwarded-for").map(address).collect();
+    }
+    let node = |element: &[u8]| {
+        element.split(|byte| *byte == b';').find_map(|pair| {
+            let pair = pair.trim_ascii();
+            let value = pair.get(..4).filter(|name| name.eq_ignore_ascii_case(b"for=")).map(|_| &pair[4..])?;
+            address(value)
+        })
+    };
+    members(fields, "forwarded").map(node).collect()
+}
+
+/// The client's address, starting from a peer that is itself trusted; `None` when somebody in the
+/// chain hides it. Whoever is hidden has no rights that go by address.
+pub fn client(fields: &HeaderMap, peer: IpAddr, trusted: impl Fn(IpAddr) -> bool) -> Option<IpAddr> {
     let mut last = peer;
-    for hop in hops.iter().rev() {
-        let Some(hop) = address(hop) else { return last };
-        last = canonical(hop);
+    for hop in hops(fields).into_iter().rev() {
+        last = canonical(hop?);
         if !trusted(last) {
-            return last;
+            break;
         }
     }
-    last
+    Some(last)
 }
 
 #[cfg(test)]
@@ -57,15 +69,22 @@ mod tests {
             ("[2001:db8::1]:80", "2001:db8::1"),
             ("2001:db8::1", "2001:db8::1"),
             ("::ffff:203.0.113.9", "203.0.113.9"),
-            ("203.0.113.9, unknown, 10.0.0.7", "10.0.0.7"),
             ("10.0.0.9", "10.0.0.9"),
             ("", "10.0.0.1"),
         ] {
-            assert_eq!(
-                client(&fields(&format!("x-forwarded-for: {list}")), peer, trusted).to_string(),
-                expected,
-                "{list}"
-            );
+            let got = client(&fields(&format!("x-forwarded-for: {list}")), peer, trusted);
+            assert_eq!(got.unwrap().to_string(), expected, "{list}");
+        }
+        for hidden in
+            ["x-forwarded-for: 203.0.113.9, unknown, 10.0.0.7", "forwarded: for=_hidden", "forwarded: proto=https"]
+        {
+            assert_eq!(client(&fields(hidden), peer, trusted), None, "{hidden}");
+        }
+        for (told, expected) in [
+            ("forwarded: for=203.0.113.9;proto=https", "203.0.113.9"),
+            ("forwarded: by=10.0.0.2;For=\"[2001:db8::1]:4711\", for=10.0.0.7", "2001:db8::1"),
+        ] {
+            assert_eq!(client(&fields(told), peer, trusted).unwrap().to_string(), expected, "{told}");
         }
     }
 }

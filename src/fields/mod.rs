@@ -53,11 +53,6 @@ impl<'a> Iterator for Members<'a> {
     }
 }
 
-/// Whether `text` is a token (RFC 9110 §5.6.2).
-pub fn is_token(text: &[u8]) -> bool {
-    !text.is_empty() && text.iter().all(|byte| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(byte))
-}
-
 /// A head made of `name: value` lines, for tests.
 #[cfg(test)]
 pub(crate) fn fields(lines: &str) -> HeaderMap {

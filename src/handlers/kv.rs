@@ -298,7 +298,8 @@ impl Kv {
             put: now,
             expires: ttl.is_some(),
         });
-        let weight = value.content.len() as u64 + value.kind.len() as u64 + 256;
+        let encoding = value.encoding.as_ref().map_or(0, HeaderValue::len);
+        let weight = (value.content.len() + value.kind.len() + encoding + 256) as u64;
         let expires = ttl.map(|ttl| now.after(ttl));
         let fields = &request.headers;
         let new = self.store.map.update(key, now, |there| {

@@ -151,7 +151,7 @@ impl<K: AsRef<[u8]>, V: Clone> Memory<K, V> {
             let keep = usize::from(step == 0);
             while self.used.load(Relaxed) > self.budget.load(Relaxed) && shard.len() > keep {
                 let before = shard.weight();
-                let Some(value) = shard.evict() else { break };
+                let Some(value) = shard.evict(step == 0) else { break };
                 self.account(before, shard.weight());
                 self.evicted.fetch_add(1, Relaxed);
                 gone.push(value);
@@ -250,6 +250,20 @@ mod tests {
         }
         let alive = hot.iter().filter(|name| map.get(name, now).is_some()).count();
         assert!(alive >= 18, "a scan of 20,000 cold keys threw out the hot ones: {alive} of 20 left");
+    }
+
+    #[test]
+    fn what_was_just_put_in_is_there() {
+        let now = Clock::system().now();
+        let map = Memory::new(64 << 20);
+        for n in 0..6_000 {
+            map.put(key(n), n, 20_000, None, now);
+            assert_eq!(map.get(&key(n), now), Some(n));
+        }
+        for n in 0..100 {
+            map.put(key(10_000 + n), n, 300_000, None, now);
+            assert_eq!(map.get(&key(10_000 + n), now), Some(n), "larger than a tenth of its shard");
+        }
     }
 
     #[test]

@@ -16,7 +16,7 @@ use hashbrown::HashTable;
 
 use crate::clock::Moment;
 
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 struct Place {
     index: u32,
     generation: u32,
@@ -37,6 +37,7 @@ pub(super) struct Shard<K, V> {
     nodes: Vec<(u32, Option<Node<K, V>>)>,
     free: Vec<u32>,
     generation: u32,
+    latest: Place,
     small: VecDeque<Place>,
     main: VecDeque<Place>,
     small_weight: u64,
@@ -55,6 +56,7 @@ impl<K: AsRef<[u8]>, V> Shard<K, V> {
             nodes: Vec::new(),
             free: Vec::new(),
             generation: 0,
+            latest: Place::default(),
             small: VecDeque::new(),
             main: VecDeque::new(),
             small_weight: 0,
@@ -117,6 +119,7 @@ impl<K: AsRef<[u8]>, V> Shard<K, V> {
             node.expires = expires;
             let place = Place { index, generation: *generation };
             let old = std::mem::replace(&mut node.value, value);
+            self.latest = place;
             self.expire_at(place, expires);
             return Some(old);
         }
@@ -139,6 +142,7 @@ impl<K: AsRef<[u8]>, V> Shard<K, V> {
             self.small_weight += weight;
             self.small.push_back(place);
         }
+        self.latest = place;
         self.expire_at(place, expires);
         self.tidy();
         None
@@ -175,8 +179,9 @@ impl<K: AsRef<[u8]>, V> Shard<K, V> {
         Some(node)
     }
 
-    /// Takes out the entry that is least worth its room.
-    pub fn evict(&mut self) -> Option<V> {
+    /// Takes out the entry that is least worth its room; if asked to, not the one that was just put in.
+    pub fn evict(&mut self, spare_latest: bool) -> Option<V> {
+        let mut spared = 0;
         // Each turn evicts, drops a stale place, moves a newcomer on or lowers a counter: this ends.
         loop {
             let newcomers = self.main.is_empty() || self.small_weight * 10 > self.weight;
@@ -185,6 +190,15 @@ impl<K: AsRef<[u8]>, V> Shard<K, V> {
                 false => self.main.pop_front().or_else(|| self.small.pop_front())?,
             };
             let Some(node) = self.at(place) else { continue };
+            if spare_latest && place == self.latest {
+                let queue = if node.main { &mut self.main } else { &mut self.small };
+                queue.push_back(place);
+                spared += 1;
+                if spared > 2 + self.small.len() + self.main.len() {
+                    return None;
+                }
+                continue;
+            }
             let uses = node.uses.load(Relaxed);
             let (main, weight, hash) = (node.main, node.weight, node.hash);
             if uses == 0 {

@@ -22,6 +22,7 @@ use pingora::http::{RequestHeader, ResponseHeader};
 use serde::Deserialize;
 
 use crate::exchange::Exchange;
+use crate::fields::connection::frames;
 use crate::plugin::{Hooks, OnRequestHead, OnResponse, OnUpstreamRequest, Plugin};
 use crate::template::{Name, Template};
 
@@ -58,13 +59,9 @@ pub struct Headers {
     add: Vec<(HeaderName, Template)>,
 }
 
-/// Fields that frame the message: who changes them breaks the connection for everybody.
-const FRAMING: &[&str] =
-    &["connection", "content-length", "keep-alive", "te", "trailer", "transfer-encoding", "upgrade"];
-
 fn name(text: &str) -> Result<HeaderName, String> {
     let name: HeaderName = text.parse().map_err(|_| format!("`{text}` is not a field name"))?;
-    if FRAMING.contains(&name.as_str()) {
+    if frames(text) {
         return Err(format!("`{text}` frames the message and is not yours to change"));
     }
     Ok(name)
@@ -74,7 +71,13 @@ fn values(fields: BTreeMap<String, String>) -> Result<Vec<(HeaderName, Template)
     let parse = |(field, value): (String, String)| {
         Ok((name(&field)?, Template::parse(&value).map_err(|error| format!("{field}: {error}"))?))
     };
-    fields.into_iter().map(parse).collect()
+    let parsed: Vec<(HeaderName, Template)> = fields.into_iter().map(parse).collect::<Result<_, String>>()?;
+    for (index, (name, _)) in parsed.iter().enumerate() {
+        if parsed[..index].iter().any(|(other, _)| other == name) {
+            return Err(format!("`{name}` stands here twice, in different spellings; field names are the same in any"));
+        }
+    }
+    Ok(parsed)
 }
 
 impl Headers {
@@ -213,6 +216,7 @@ mod tests {
             ),
             ("{ response: { set: { \"A B\": b } } }", "", "`A B` is not a field name"),
             ("{ response: { set: { A: \"{hots}\" } } }", "", "there is no {hots}"),
+            ("{ response: { set: { X-A: b, x-a: c } } }", "", "stands here twice"),
             ("{ response: { remove: [Content-Length] } }", "", "frames the message"),
             ("{ request: { set: { A: \"{upstream}\" } } }", "", "not known yet"),
             ("{ response: { set: { A: [1] } } }", "response.set.A", "invalid type"),

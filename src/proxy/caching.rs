@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use http::header::{AGE, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, ETAG, HOST, RANGE, SET_COOKIE};
+use http::header::{AGE, AUTHORIZATION, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, ETAG, HOST, RANGE, SET_COOKIE};
 use http::{HeaderMap, Method};
 use pingora::cache::{CacheKey, CacheMeta, CachePhase, ForcedFreshness, HitHandler, NoCacheReason, RespCacheable};
 use pingora::http::{RequestHeader, ResponseHeader};
@@ -18,7 +18,7 @@ use crate::cache::storage::{FILLING, Handler};
 use crate::cache::{Cache, refusal};
 use crate::clock::Clock;
 use crate::fields::cache_status::{CacheStatus, Forward, ttl};
-use crate::fields::{conditional, connection, range};
+use crate::fields::{conditional, range};
 use crate::route::Destination;
 
 /// Turns the cache on for this request, if it has any business with it.
@@ -26,7 +26,12 @@ pub fn admit(cache: &'static Cache, session: &mut Session, ctx: &mut Ctx) {
     let Some(route_cache) = ctx.route_cache() else { return };
     let has_content = !session.as_downstream_mut().is_body_empty();
     match policy::admit(session.req_header(), has_content, &route_cache.policy) {
-        Ok(()) => cache.enable(&mut session.cache),
+        Ok(()) => {
+            // Who sends credentials cannot share an answer, most of the time: no use in waiting in line.
+            let waits = !session.req_header().headers.contains_key(AUTHORIZATION);
+            let patience = ctx.upstream().map(|upstream| upstream.timeouts.first_byte).filter(|_| waits);
+            cache.enable(&mut session.cache, patience);
+        }
         Err(passed_by) => ctx.cache.passed_by = Some(passed_by),
     }
 }
@@ -40,10 +45,12 @@ pub fn key(cache: &Cache, request: &RequestHeader, ctx: &Ctx) -> Result<CacheKey
         return Error::e_explain(ErrorType::InternalError, "a key without an upstream");
     };
     let host = request.headers.get(HOST).map(|host| host.as_bytes().to_ascii_lowercase()).unwrap_or_default();
+    let lines: Vec<_> = request.headers.get_all(&FORWARDED_HOST).iter().map(|line| line.as_bytes()).collect();
+    let forwarded_host = lines.join(&b'\n');
     Ok(cache.keys().key(&Parts {
         scheme: ctx.exchange.scheme,
         host: &String::from_utf8_lossy(&host),
-        forwarded_host: request.headers.get(&FORWARDED_HOST).map_or(b"", |host| host.as_bytes()),
+        forwarded_host: &forwarded_host,
         target: request.raw_path(),
         upstream: &upstream.name,
         selector: &route.selector,
@@ -58,7 +65,16 @@ pub fn judge_found(session: &Session, found: &HitHandler, ctx: &mut Ctx, clock: 
     ctx.cache.stale = false;
     ctx.cache.collapsed = false;
     let policy = &ctx.route_cache()?.policy;
-    let verdict = policy::reuse(&session.req_header().headers, &life, policy, ctx.exchange.received, clock.now());
+    let (request, now) = (session.req_header(), clock.now());
+    let verdict = policy::reuse(&request.headers, &life, policy, ctx.exchange.received, now);
+    // A part, or a head alone, must not pull the whole when there is nothing to validate with.
+    let partial = request.method == Method::HEAD || request.headers.contains_key(RANGE);
+    let usable = life.validator || life.stale_for(now) < life.stale_while_revalidate;
+    if partial && !usable && matches!(verdict, Reuse::Stale | Reuse::Validate) {
+        ctx.cache.stale = true;
+        ctx.cache.not_for_this = true;
+        return Some(ForcedFreshness::ForceMiss);
+    }
     match verdict {
         Reuse::Fresh => {
             ctx.cache.collapsed = handler.fill().is_some();
@@ -73,7 +89,8 @@ pub fn judge_found(session: &Session, found: &HitHandler, ctx: &mut Ctx, clock: 
             Some(ForcedFreshness::ForceExpiredServeStale { expired_at: None })
         }
         Reuse::Validate => {
-            ctx.cache.stale = true;
+            ctx.cache.stale = !life.fresh(now);
+            ctx.cache.asked = life.fresh(now);
             Some(ForcedFreshness::ForceExpired)
         }
         Reuse::NotForThis => {
@@ -94,14 +111,19 @@ pub fn miss(session: &mut Session, ctx: &Ctx) {
     }
 }
 
+/// A request that has waited for another's answer as long as it would have waited for its own.
+pub fn waited_in_vain(session: &Session) -> bool {
+    session.cache.phase() == CachePhase::Disabled(NoCacheReason::CacheLockTimeout)
+}
+
 /// A request that may only be answered from the store and was not (RFC 9111 §5.2.1.7).
 pub fn only_if_cached(session: &Session, ctx: &Ctx) -> bool {
     let respects = ctx.route_cache().is_some_and(|cache| !cache.policy.force);
     respects && crate::fields::cache_control::CacheControl::of(&session.req_header().headers).only_if_cached
 }
 
-/// Looks at the origin's head before anything else does: strips what was for one hop, judges what
-/// may be stored, and decides who paces it.
+/// Looks at the origin's head before anything is sent or stored: judges what may be stored, and
+/// decides who paces it.
 pub fn origin_answered(
     cache: &'static Cache,
     clock: &Clock,
@@ -109,20 +131,19 @@ pub fn origin_answered(
     response: &mut ResponseHeader,
     ctx: &mut Ctx,
 ) {
-    connection::strip(response);
     invalidate(cache, session, response, ctx);
     if ctx.route_cache().is_none() {
         return;
     }
     ctx.cache.age_lines = response.headers.get_all(AGE).iter().cloned().collect();
     ctx.cache.said_age = policy::said_age(&response.headers);
+    if ctx.route_cache().is_some_and(|cache| cache.policy.strip_set_cookie) {
+        response.remove_header(&SET_COOKIE);
+    }
     if !(session.cache.enabled() || session.cache.bypassing()) {
         return;
     }
     response.remove_header(&AGE);
-    if ctx.route_cache().is_some_and(|cache| cache.policy.strip_set_cookie) {
-        response.remove_header(&SET_COOKIE);
-    }
     let freshens = response.status == 304 && session.cache.maybe_cache_meta().is_some();
     if freshens {
         ctx.cache.freshener = Some(response.headers.clone());
@@ -130,7 +151,8 @@ pub fn origin_answered(
     let verdict = (!freshens).then(|| {
         let life = judge(cache, session, response, ctx, arrival(clock, ctx))?;
         let length = if response.status == 204 { Some(0) } else { length(&response.headers) };
-        Ok((life, cache.terms(length, ctx.patience())?))
+        let key = session.cache.maybe_cache_key().ok_or(Rule::Status)?;
+        Ok((life, cache.terms(key, length, ctx.patience())?))
     });
     // A known length is read at the origin's speed, whoever is slow; an unknown one at the leader's.
     let known = matches!(&verdict, Some(Ok((_, terms))) if terms.length.is_some());
@@ -171,6 +193,13 @@ pub fn to_store(
 ) -> RespCacheable {
     let mut response = response.clone();
     let verdict = match ctx.cache.freshener.take() {
+        Some(fields) if !stored_head(session).is_some_and(|stored| policy::validates(&fields, stored)) => {
+            // The engine sends what is stored once more; it is not kept for the next one.
+            if let Some(key) = session.cache.maybe_cache_key() {
+                cache.invalidate(key);
+            }
+            Err(Rule::WrongValidator)
+        }
         Some(fields) => {
             merge(&mut response, &fields);
             // The content is here already, whatever its length.
@@ -190,6 +219,10 @@ pub fn to_store(
             RespCacheable::Uncacheable(refusal(rule))
         }
     }
+}
+
+fn stored_head(session: &Session) -> Option<&HeaderMap> {
+    session.cache.maybe_cache_meta().map(|meta| &meta.response_header().headers)
 }
 
 fn merge(stored: &mut ResponseHeader, fields: &HeaderMap) {
@@ -255,8 +288,12 @@ pub fn variant(meta: &CacheMeta, request: &RequestHeader, ctx: &mut Ctx) -> Opti
 pub fn status(session: &Session, ctx: &Ctx, clock: &Clock) -> CacheStatus {
     let notes = &ctx.cache;
     let missed = if notes.varied { Forward::VaryMiss } else { Forward::UriMiss };
+    let stale = if notes.asked { Forward::Request } else { Forward::Stale };
     let left = notes.life.map(|life| ttl(life.lifetime, life.age(clock.now())));
     let refused = notes.refused.map(Rule::token);
+    if let Some(detail) = notes.declined {
+        return CacheStatus { detail: Some(detail), ..CacheStatus::default() };
+    }
     match session.cache.phase() {
         CachePhase::Hit if notes.collapsed => CacheStatus { collapsed: true, ..CacheStatus::forwarded(missed) },
         CachePhase::Hit => CacheStatus { hit: true, ttl: left, ..CacheStatus::default() },
@@ -265,30 +302,30 @@ pub fn status(session: &Session, ctx: &Ctx, clock: &Clock) -> CacheStatus {
                 ttl: left,
                 detail: Some("stale-if-error"),
                 forward_status: Some(502),
-                ..CacheStatus::forwarded(Forward::Stale)
+                ..CacheStatus::forwarded(stale)
             },
             Some(status) => CacheStatus {
                 ttl: left,
                 detail: Some("stale-if-error"),
                 forward_status: Some(status),
-                ..CacheStatus::forwarded(Forward::Stale)
+                ..CacheStatus::forwarded(stale)
             },
             None => {
                 CacheStatus { hit: true, ttl: left, detail: Some("stale-while-revalidate"), ..CacheStatus::default() }
             }
         },
         CachePhase::Miss => CacheStatus { stored: true, ..CacheStatus::forwarded(missed) },
-        CachePhase::Expired => CacheStatus { stored: true, ..CacheStatus::forwarded(Forward::Stale) },
+        CachePhase::Expired => CacheStatus { stored: true, ..CacheStatus::forwarded(stale) },
         CachePhase::Revalidated => {
-            CacheStatus { stored: true, forward_status: Some(304), ..CacheStatus::forwarded(Forward::Stale) }
+            CacheStatus { stored: true, forward_status: Some(304), ..CacheStatus::forwarded(stale) }
         }
         CachePhase::RevalidatedNoCache(_) => {
-            CacheStatus { forward_status: Some(304), detail: refused, ..CacheStatus::forwarded(Forward::Stale) }
+            CacheStatus { forward_status: Some(304), detail: refused, ..CacheStatus::forwarded(stale) }
         }
         _ => match notes.passed_by {
             Some((forward, rule)) => CacheStatus { detail: Some(rule.token()), ..CacheStatus::forwarded(forward) },
             None => {
-                let forward = if notes.stale { Forward::Stale } else { missed };
+                let forward = if notes.stale || notes.asked { stale } else { missed };
                 CacheStatus { detail: refused, ..CacheStatus::forwarded(forward) }
             }
         },

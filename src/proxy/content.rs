@@ -17,7 +17,11 @@ pub struct FromClient<'a>(pub &'a mut ServerSession);
 #[async_trait]
 impl Source for FromClient<'_> {
     async fn chunk(&mut self) -> Result<Option<Bytes>, Unread> {
-        self.0.read_request_body().await.map_err(|_| Unread::Broken)
+        self.0.read_request_body().await.map_err(|_| {
+            // Nobody knows where the next request would begin.
+            self.0.set_keepalive(None);
+            Unread::Broken
+        })
     }
 
     async fn continue_100(&mut self) {

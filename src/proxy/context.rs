@@ -47,6 +47,10 @@ pub struct CacheNotes {
     pub varied: bool,
     /// What was found is stale.
     pub stale: bool,
+    /// What was found is fresh, but the request asked for validation.
+    pub asked: bool,
+    /// Why the request was neither answered from the store nor sent on.
+    pub declined: Option<&'static str>,
     /// What was found is not for this request.
     pub not_for_this: bool,
     /// Why the response was not stored.
@@ -63,6 +67,8 @@ pub struct CacheNotes {
     pub forwarded_at: Option<Moment>,
     /// The status, or 0 for none, of the failure that a stale response stands in for.
     pub failure: Option<u16>,
+    /// When the client was found to be gone while its response was being stored.
+    pub left_at: Option<Moment>,
     /// The fill that this request leads.
     pub fill: Option<Arc<Fill>>,
 }

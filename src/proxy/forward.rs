@@ -6,7 +6,7 @@
 
 use std::net::IpAddr;
 
-use http::header::{COOKIE, FORWARDED, HOST, VIA};
+use http::header::{COOKIE, EXPECT, FORWARDED, HOST, VIA};
 use http::{HeaderMap, HeaderName, HeaderValue};
 use pingora::http::RequestHeader;
 
@@ -56,7 +56,8 @@ pub fn recognise(exchange: &mut Exchange, fields: &HeaderMap, trusted: &[Network
     if !exchange.peer_trusted {
         return;
     }
-    exchange.client = forwarded::client(fields, peer, |address| trusts(trusted, address));
+    let client = forwarded::client(fields, peer, |address| trusts(trusted, address));
+    exchange.client = client.unwrap_or(IpAddr::from([0, 0, 0, 0]));
     let proto = fields.get_all(&PROTO).iter().next_back();
     let proto = proto.and_then(|value| value.as_bytes().rsplit(|byte| *byte == b',').next());
     if proto.is_some_and(|proto| proto.trim_ascii().eq_ignore_ascii_case(b"https")) {
@@ -67,9 +68,12 @@ pub fn recognise(exchange: &mut Exchange, fields: &HeaderMap, trusted: &[Network
 /// Takes out of a request what must not reach the origin unkeyed or unproven. Runs before the key is made.
 pub fn clean(request: &mut RequestHeader, exchange: &Exchange, cached: bool) {
     if !exchange.peer_trusted {
-        for name in [&FOR, &PROTO, &FORWARDED_HOST, &REAL_IP, &FORWARDED] {
+        for name in [&FOR, &PROTO, &FORWARDED_HOST, &REAL_IP] {
             request.remove_header(name);
         }
+    }
+    if cached || !exchange.peer_trusted {
+        request.remove_header(&FORWARDED);
         for name in ABOUT_THE_CLIENT {
             request.remove_header(*name);
         }
@@ -83,6 +87,16 @@ pub fn clean(request: &mut RequestHeader, exchange: &Exchange, cached: bool) {
 
 /// Tells the origin who asked, for what, and that we stand between.
 pub fn tell(request: &mut RequestHeader, exchange: &Exchange, drop_cookies: bool) {
+    if exchange.version == http::Version::HTTP_10 {
+        // RFC 9110 §10.1.1: such a client cannot wait for an interim response.
+        request.remove_header(&EXPECT);
+    }
+    if !request.headers.contains_key(HOST) {
+        // An HTTP/1.0 client may leave it out; HTTP/1.1, which we speak to the origin, may not.
+        let server = exchange.upstream.as_deref().filter(|server| !server.starts_with("unix:"));
+        let host = server.and_then(|server| HeaderValue::from_str(server).ok());
+        let _ = request.insert_header(HOST, host.unwrap_or_else(|| HeaderValue::from_static("localhost")));
+    }
     let value = |text: &str| HeaderValue::from_str(text).unwrap_or_else(|_| HeaderValue::from_static("-"));
     let mut chain = String::new();
     for line in request.headers.get_all(&FOR) {

@@ -20,7 +20,8 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use async_trait::async_trait;
 use bytes::Bytes;
-use http::header::HOST;
+use http::header::{ALLOW, HOST};
+use http::{HeaderValue, Version};
 use pingora::cache::key::HashBinary;
 use pingora::cache::{CacheKey, CacheMeta, ForcedFreshness, HitHandler, RespCacheable};
 use pingora::http::{RequestHeader, ResponseHeader};
@@ -36,6 +37,7 @@ use crate::clock::Clock;
 use crate::config::Plan;
 use crate::connection::{Phase, Watched};
 use crate::exchange::Exchange;
+use crate::fields::connection as connection_fields;
 use crate::handler::{Content, Reply};
 use crate::metrics::{CACHE_WORDS, Metrics, RouteMetrics};
 use crate::route::{Ambiguous, Destination};
@@ -50,6 +52,8 @@ const KEEP_ALIVE: u64 = 60;
 const CONTENT: Duration = Duration::from_secs(30);
 /// How long we read content that nobody wants, to keep the connection.
 const DRAIN_CONTENT: Duration = Duration::from_secs(5);
+/// How long a response is still taken in for the store when everybody who read it is gone.
+const UNATTENDED: Duration = Duration::from_secs(30);
 /// Servers that one request tries at most.
 const MOST_TRIES: usize = 4;
 
@@ -105,6 +109,7 @@ impl Proxy {
     }
 
     async fn send(&self, session: &mut Session, ctx: &mut Ctx, reply: Reply) -> Result<bool> {
+        ctx.draining = self.draining.load(Relaxed);
         reply::send(session, ctx, &self.clock, reply).await.map(|()| true)
     }
 
@@ -171,7 +176,7 @@ impl ProxyHttp for Proxy {
             connection: None,
             tried: Tried::default(),
             cache: CacheNotes::default(),
-            draining: self.draining.load(Relaxed),
+            draining: false,
         }
     }
 
@@ -196,6 +201,8 @@ impl ProxyHttp for Proxy {
             downstream.set_total_drain_timeout(Some(DRAIN_CONTENT));
             // What follows content is where smuggling lives.
             let empty = downstream.is_body_empty();
+            // HTTP/1.0 has no interim responses (RFC 9110 §15.2).
+            downstream.set_ignore_info_resp(downstream.req_header().version == Version::HTTP_10);
             downstream.set_pipelining_enabled(empty);
         }
         Ok(())
@@ -207,7 +214,11 @@ impl ProxyHttp for Proxy {
         if let Err(refusal) = checked {
             self.metrics.refused.with_label_values(&[refusal.reason]).inc();
             session.as_downstream_mut().set_keepalive(None);
-            return self.send(session, ctx, Reply::text(refusal.status, refusal.message)).await;
+            let mut reply = Reply::text(refusal.status, refusal.message);
+            if refusal.status == 405 {
+                reply.set(ALLOW, HeaderValue::from_static(guard::METHODS));
+            }
+            return self.send(session, ctx, reply).await;
         }
         if let Err(refusal) = self.route(session, ctx) {
             return self.send(session, ctx, refusal).await;
@@ -269,14 +280,17 @@ impl ProxyHttp for Proxy {
     }
 
     async fn proxy_upstream_filter(&self, session: &mut Session, ctx: &mut Ctx) -> Result<bool> {
-        if caching::only_if_cached(session, ctx) {
-            if session.cache.enabled() {
-                session.cache.disable(pingora::cache::NoCacheReason::DeclinedToUpstream);
-            }
-            let page = reply::page(504, ctx);
-            return self.send(session, ctx, page).await.map(|_| false);
+        let declined = match () {
+            () if caching::only_if_cached(session, ctx) => "only-if-cached",
+            () if caching::waited_in_vain(session) => "collapsed-timeout",
+            () => return Ok(true),
+        };
+        if session.cache.enabled() {
+            session.cache.disable(pingora::cache::NoCacheReason::DeclinedToUpstream);
         }
-        Ok(true)
+        ctx.cache.declined = Some(declined);
+        let page = reply::page(504, ctx);
+        self.send(session, ctx, page).await.map(|_| false)
     }
 
     async fn upstream_peer(&self, _: &mut Session, ctx: &mut Ctx) -> Result<Box<HttpPeer>> {
@@ -308,8 +322,8 @@ impl ProxyHttp for Proxy {
         request: &mut RequestHeader,
         ctx: &mut Ctx,
     ) -> Result<()> {
-        let drop_cookies =
-            session.cache.enabled() && ctx.route_cache().is_some_and(|cache| cache.policy.ignore_cookies);
+        let drop_cookies = (session.cache.enabled() || session.cache.bypassing())
+            && ctx.route_cache().is_some_and(|cache| cache.policy.ignore_cookies);
         forward::tell(request, &ctx.exchange, drop_cookies);
         ctx.plugins(|chain, exchange| chain.upstream_request(request, exchange));
         ctx.cache.forwarded_at = Some(self.clock.now());
@@ -361,8 +375,17 @@ impl ProxyHttp for Proxy {
             let phase = if response.status == 101 { Phase::Quiet } else { Phase::Reading };
             connection.enter(phase, ctx.patience());
         }
-        caching::origin_answered(self.cache, &self.clock, session, response, ctx);
+        connection_fields::strip(response);
+        if !connection_fields::one_framing(response) {
+            return Error::e_explain(
+                ErrorType::InvalidHTTPHeader,
+                "the origin frames its response in a way we do not know",
+            )
+            .map_err(|e| e.into_up());
+        }
         ctx.plugins(|chain, exchange| chain.upstream_response(response, exchange));
+        // After the plugins: what they say of a response counts like what the origin says.
+        caching::origin_answered(self.cache, &self.clock, session, response, ctx);
         Ok(())
     }
 
@@ -374,6 +397,7 @@ impl ProxyHttp for Proxy {
     ) -> Result<RespCacheable> {
         let answer = caching::to_store(self.cache, &self.clock, session, response, ctx);
         if let Some(rule) = ctx.cache.refused {
+            tracing::debug!(target = ctx.exchange.target, rule = rule.token(), section = rule.section(), "not stored");
             self.metrics.not_stored.with_label_values(&[rule.token()]).inc();
         }
         Ok(answer)
@@ -407,6 +431,7 @@ impl ProxyHttp for Proxy {
                 connection.lead(fill.joiners());
             }
         }
+        ctx.draining = self.draining.load(Relaxed);
         seal(session, response, ctx, &self.clock, Made::There);
         Ok(())
     }
@@ -422,7 +447,15 @@ impl ProxyHttp for Proxy {
             connection.touch();
             if let Some(fill) = ctx.cache.fill.as_ref().filter(|_| connection.gone()) {
                 fill.leader_left();
+                let left = *ctx.cache.left_at.get_or_insert_with(|| self.clock.now());
+                if !fill.has_joiners() && self.clock.now().since(left) > UNATTENDED {
+                    return Error::e_explain(ErrorType::WriteError, "everybody who read it is gone");
+                }
             }
+        }
+        // A refresh in the background has no client that would want the rest.
+        if ctx.exchange.background && ctx.cache.fill.as_ref().is_some_and(|fill| fill.pointless()) {
+            return Error::e_explain(ErrorType::WriteError, "too long to be stored, and nobody reads it");
         }
         Ok(None)
     }
@@ -456,7 +489,9 @@ impl ProxyHttp for Proxy {
     }
 
     async fn fail_to_proxy(&self, session: &mut Session, error: &Error, ctx: &mut Ctx) -> FailToProxy {
-        let begun = session.response_written().is_some_and(|head| !head.status.is_informational());
+        // After a 101 the bytes belong to another protocol.
+        let begun =
+            session.response_written().is_some_and(|head| !head.status.is_informational() || head.status == 101);
         let status = reply::status_of(error, ctx);
         let (upstream, request) = (ctx.exchange.upstream.clone(), ctx.exchange.id());
         tracing::warn!(status, request, upstream = upstream.as_deref(), begun, %error, "the exchange failed");

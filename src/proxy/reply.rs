@@ -1,5 +1,7 @@
 //! The one way out for responses that we make.
 
+use std::time::Duration;
+
 use http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use http::{HeaderValue, Method};
 use pingora::prelude::*;
@@ -15,9 +17,12 @@ use crate::handler::Reply;
 /// What is left of a request's content is read up to this much, so that the connection stays usable.
 const SMALL_REST: u64 = 64 << 10;
 
+/// How long that may take.
+const DISCARD: Duration = Duration::from_secs(5);
+
 /// Sends a whole response.
 pub async fn send(session: &mut Session, ctx: &mut Ctx, clock: &Clock, reply: Reply) -> Result<()> {
-    discard_rest(session).await;
+    let _ = tokio::time::timeout(DISCARD, discard_rest(session)).await;
     let Reply { mut head, content } = reply;
     seal(session, &mut head, ctx, clock, Made::Here);
     let empty = content.is_empty() || ctx.exchange.method == Method::HEAD || matches!(head.status.as_u16(), 204 | 304);
@@ -44,7 +49,9 @@ async fn discard_rest(session: &mut Session) {
     while rest <= SMALL_REST {
         match downstream.read_request_body().await {
             Ok(Some(chunk)) => rest += chunk.len() as u64,
-            _ => return,
+            Ok(None) => return,
+            // Nobody knows where the next request would begin.
+            Err(_) => return downstream.set_keepalive(None),
         }
     }
 }

@@ -42,6 +42,8 @@ fn wrong_usage_is_2_and_help_helps() {
         &["frob"],
         &["run", "--config", "a", "--to", "b"],
         &["check"],
+        &["run", "--to", "x"],
+        &["run", "--to", "localhost:1", "--listen", "zz"],
         &["run", "--config", "a", "--listen", "127.0.0.1:1"],
     ] {
         assert_eq!(headwall(arguments).0, 2, "{arguments:?}");

@@ -100,6 +100,17 @@ fn a_304_freshens_what_is_stored() {
 }
 
 #[test]
+fn a_304_for_something_else_freshens_nothing() {
+    let origin = Origin::start();
+    let proxy = Headwall::before(&origin, ROUTE);
+    let target = "/other?h.Cache-Control=max-age=10&h.ETag=%22e1%22&then304=1";
+    proxy.get(target).whole(200);
+    proxy.clock.advance(seconds(11));
+    assert!(!proxy.get(target).whole(200).cache().contains("stored"));
+    assert_eq!(proxy.get(target).cache(), "headwall; fwd=uri-miss; stored", "it is fetched anew");
+}
+
+#[test]
 fn stale_while_revalidate_answers_at_once_and_refreshes_behind() {
     let origin = Origin::start();
     let proxy = Headwall::before(&origin, ROUTE);
@@ -328,6 +339,73 @@ fn what_cannot_be_stored_is_remembered_and_never_waited_for() {
     let mut client = proxy.client();
     client.request("GET", "/no?wait=300&h.Cache-Control=no-store", "");
     client.response("GET").whole(200);
+}
+
+#[test]
+fn a_cookie_that_is_ignored_never_chooses_what_is_stored() {
+    let origin = Origin::start();
+    let proxy =
+        Headwall::before(&origin, "routes: [{ to: { proxy: app }, cache: { mode: force, ttl: 1m, cookies: ignore } }]");
+    // A response that sets a cookie makes the target pass by the lock for a while.
+    let target = "/who?echo=cookie";
+    assert!(proxy.get(&format!("{target}&h.Set-Cookie=a=b")).cache().contains("set-cookie"));
+    proxy.ask("GET", target, "Cookie: user=alice\r\n").whole(200);
+    assert!(!proxy.get(target).whole(200).text().contains("alice"));
+    for number in 0..3 {
+        // The same target, first with a cookie in the response, then personal without one.
+        let target = format!("/who{number}?echo=cookie&set-first=1");
+        proxy.ask("GET", &target, "Cookie: user=alice\r\n");
+        proxy.ask("GET", &target, "Cookie: user=alice\r\n");
+        assert!(!proxy.get(&target).whole(200).text().contains("alice"));
+    }
+}
+
+#[test]
+fn what_we_tell_the_origin_about_the_client_cannot_choose_a_variant() {
+    let origin = Origin::start();
+    let proxy = Headwall::before(&origin, ROUTE);
+    let target = "/geo?h.Cache-Control=max-age=60&h.Vary=X-Forwarded-For";
+    proxy.get(target).whole(200);
+    assert!(!proxy.get(target).cache().contains("hit"));
+    let targeted = "/targeted?h.Cache-Control=max-age=60&h.CDN-Cache-Control=no-store";
+    proxy.get(targeted).whole(200);
+    assert!(!proxy.get(targeted).cache().contains("hit"), "RFC 9213");
+}
+
+#[test]
+fn a_refresh_that_the_client_asked_for_says_so() {
+    let origin = Origin::start();
+    let proxy = Headwall::before(&origin, ROUTE);
+    let target = "/fresh?h.Cache-Control=max-age=60&etag=1";
+    proxy.get(target).whole(200);
+    let asked = proxy.ask("GET", target, "Cache-Control: no-cache\r\n").whole(200);
+    assert_eq!(asked.cache(), "headwall; fwd=request; fwd-status=304; stored");
+}
+
+#[test]
+fn a_response_that_became_too_long_is_not_collapsed_on_again() {
+    let origin = Origin::start();
+    let proxy = Headwall::before(&origin, &format!("cache: {{ max_unsized: 256KiB }}\n{ROUTE}"));
+    let target = "/bytes?size=1000000&h.Cache-Control=max-age=60";
+    assert_eq!(proxy.get(target).whole(200).content.len(), 1_000_000);
+    assert_eq!(proxy.get(target).whole(200).cache(), "headwall; fwd=uri-miss; detail=too-large");
+    let replies = together(5, |_| proxy.get(target).whole(200).content.len());
+    assert!(replies.iter().all(|length| *length == 1_000_000));
+}
+
+#[test]
+fn who_waits_for_another_waits_no_longer_than_for_an_answer_of_its_own() {
+    let origin = Origin::start();
+    let upstream = format!(
+        "upstreams: {{ app: {{ servers: [\"127.0.0.1:{}\"], timeouts: {{ first_byte: 500ms }} }} }}",
+        origin.port
+    );
+    let proxy = Headwall::start(&format!("{upstream}\n{ROUTE}"));
+    let since = std::time::Instant::now();
+    let replies = together(10, |_| proxy.get("/hang?h.Cache-Control=max-age=60").whole(504));
+    assert!(since.elapsed() < seconds(5), "{:?}", since.elapsed());
+    assert!(replies.iter().any(|reply| reply.cache().contains("collapsed-timeout")), "{:?}", replies[0].cache());
+    assert!(origin.count("/hang") < 5, "the origin that hangs is not asked by everybody");
 }
 
 #[test]

@@ -15,6 +15,7 @@ const server = http.createServer((request, response) => {
   const url = new URL(request.url, 'http://origin');
   const ask = (name, fallback) => url.searchParams.get(name) ?? fallback;
   log.push({ method: request.method, url: request.url, headers: request.headers, raw: request.rawHeaders });
+  if (ask('set-first') && log.filter((entry) => entry.url === request.url).length === 1) response.setHeader('Set-Cookie', 'a=b');
   const kind = url.pathname.split('/')[1];
   const wait = request.method === 'GET' ? Number(ask('wait', 0)) : 0;
   for (const [name, value] of url.searchParams) {
@@ -53,6 +54,7 @@ const kinds = {
     const tag = `"v${version}"`;
     if (ask('etag')) response.setHeader('ETag', tag);
     if (ask('etag') && request.headers['if-none-match'] === tag) { response.statusCode = 304; return response.end(); }
+    if (ask('then304') && request.headers['if-none-match']) { response.statusCode = 304; response.setHeader('ETag', '"e2"'); return response.end(); }
     if (request.method === 'POST') version += 1;
     response.statusCode = status;
     response.end(ask('say', `page v${version} for ${request.headers[ask('echo', 'host')] ?? '-'}`));

@@ -60,7 +60,7 @@ fn each_kind_of_final_response_is_sealed_once() {
     sealed(proxy.get("/nowhere"), 404, "-");
     let refused = sealed(proxy.get("/dead"), 502, "-");
     assert!(refused.text().contains("Request <code>") && !refused.text().contains("127.0.0.1"), "{}", refused.text());
-    sealed(proxy.ask("GET", "/app", "Cache-Control: only-if-cached\r\n"), 504, "MISS");
+    sealed(proxy.ask("GET", "/app", "Cache-Control: only-if-cached\r\n"), 504, "BYPASS");
 
     let mut client = proxy.client();
     client.send("CONNECT site.test:443 HTTP/1.1\r\nHost: site.test:443\r\n\r\n");
