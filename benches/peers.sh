@@ -5,6 +5,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 folder=$(mktemp -d)
+chmod 755 "$folder" # nginx works as another user
 pids=()
 end() { for pid in "${pids[@]}"; do kill "$pid" 2>/dev/null || true; done; wait 2>/dev/null || true; rm -rf "$folder"; }
 trap end EXIT
