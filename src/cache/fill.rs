@@ -23,6 +23,7 @@ use parking_lot::Mutex;
 use pingora::{Error, ErrorType, Result};
 use tokio::sync::Notify;
 
+use super::ledger::Reservation;
 use super::stored::{Content, Head};
 
 /// How far a joiner may lag behind in a response that is too long to be stored.
@@ -47,60 +48,6 @@ struct State {
     arrived: u64,
     end: Option<End>,
     oversize: bool,
-}
-
-/// Bytes that all fills together may hold.
-#[derive(Debug)]
-pub struct Ledger {
-    limit: u64,
-    held: AtomicU64,
-}
-
-impl Ledger {
-    /// An empty ledger.
-    pub fn new(limit: u64) -> Self {
-        Ledger { limit, held: AtomicU64::new(0) }
-    }
-
-    fn grow(&self, bytes: u64) -> bool {
-        let fits = |held: u64| held.checked_add(bytes).filter(|sum| *sum <= self.limit);
-        self.held.fetch_update(AcqRel, Acquire, fits).is_ok()
-    }
-
-    /// Sets bytes aside for one fill, if there is room.
-    pub fn reserve(self: &Arc<Self>, bytes: u64) -> Option<Reservation> {
-        self.grow(bytes).then(|| Reservation { ledger: self.clone(), bytes })
-    }
-
-    /// Bytes set aside now.
-    pub fn held(&self) -> u64 {
-        self.held.load(Relaxed)
-    }
-}
-
-/// Room in the ledger; given back when dropped.
-#[derive(Debug)]
-pub struct Reservation {
-    ledger: Arc<Ledger>,
-    bytes: u64,
-}
-
-impl Reservation {
-    /// Makes the room at least so large, if it can be had.
-    fn cover(&mut self, bytes: u64) -> bool {
-        let more = bytes.saturating_sub(self.bytes);
-        let grown = more == 0 || self.ledger.grow(more);
-        if grown {
-            self.bytes += more;
-        }
-        grown
-    }
-}
-
-impl Drop for Reservation {
-    fn drop(&mut self) {
-        self.ledger.held.fetch_sub(self.bytes, AcqRel);
-    }
 }
 
 /// How a fill is bounded.
@@ -401,23 +348,18 @@ impl Drop for Reader {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cache::policy::{Arrival, Policy, judge};
-    use crate::clock::Clock;
+    use crate::cache::policy::a_minute;
     use pingora::http::ResponseHeader;
     use std::time::SystemTime;
 
     fn fill(length: Option<u64>, limit: u64) -> Arc<Fill> {
-        let mut response = ResponseHeader::build(200, None).unwrap();
-        response.insert_header("cache-control", "max-age=60").unwrap();
-        let at =
-            Arrival { now: Clock::system().now(), wall: SystemTime::now(), delay: Duration::ZERO, age: Duration::ZERO };
-        let life = judge(&Default::default(), &response, &Policy::default(), at).unwrap();
+        let response = ResponseHeader::build(200, None).unwrap();
         let head = Head {
             key: Box::from(*b"k"),
             variance: None,
             response,
             nominated: Arc::from([]),
-            life,
+            life: a_minute(),
             created: SystemTime::now(),
         };
         Fill::new(1, Arc::new(head), Terms { length, limit, patience: Duration::from_secs(60) }, None)
@@ -506,15 +448,5 @@ mod tests {
         assert!(fill.state.lock().pieces.len() <= 3, "without joiners there is no window");
         fill.leader_left();
         assert_eq!(fill.write(piece), Written::Pointless);
-    }
-
-    #[test]
-    fn the_ledger_holds_and_gives_back() {
-        let ledger = Arc::new(Ledger::new(100));
-        let first = ledger.reserve(60).unwrap();
-        assert!(ledger.reserve(60).is_none());
-        drop(first);
-        assert!(ledger.reserve(100).is_some());
-        assert_eq!(ledger.held(), 0);
     }
 }

@@ -10,7 +10,9 @@
 
 pub mod fill;
 pub mod key;
+pub mod ledger;
 pub mod policy;
+pub mod rule;
 pub mod storage;
 pub mod stored;
 pub mod vary;
@@ -29,9 +31,11 @@ use pingora::http::ResponseHeader;
 
 use crate::clock::{Clock, Moment};
 use crate::memory::{Change, Memory, Usage};
-use fill::{Fill, Ledger, Terms};
+use fill::{Fill, Terms};
 use key::Keys;
-use policy::{Life, Rule};
+use ledger::Ledger;
+use policy::Life;
+use rule::Rule;
 use storage::{Decision, Slot};
 use vary::Nominated;
 

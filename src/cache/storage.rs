@@ -419,24 +419,12 @@ mod tests {
             length: pieces.iter().map(|piece| piece.len() as u64).sum(),
         };
         let response = pingora::http::ResponseHeader::build(200, None).unwrap();
-        let at = super::super::policy::Arrival {
-            now: crate::clock::Clock::system().now(),
-            wall: std::time::SystemTime::now(),
-            delay: std::time::Duration::ZERO,
-            age: std::time::Duration::ZERO,
-        };
-        let force = super::super::policy::Policy {
-            force: true,
-            ttl: super::super::policy::Ttl { any: Some(std::time::Duration::from_secs(1)), ..Default::default() },
-            ..Default::default()
-        };
-        let life = super::super::policy::judge(&Default::default(), &response, &force, at).unwrap();
         let head = Head {
             key: Box::from(*b"k"),
             variance: None,
             response,
             nominated: Arc::from([]),
-            life,
+            life: super::super::policy::a_minute(),
             created: std::time::SystemTime::now(),
         };
         Hit::new(Stored { head: Arc::new(head), content: Arc::new(content) })

@@ -7,7 +7,8 @@ use http::{HeaderMap, HeaderValue};
 
 use super::Snapshot;
 use crate::cache::fill::{Fill, Terms};
-use crate::cache::policy::{Life, Rule};
+use crate::cache::policy::Life;
+use crate::cache::rule::Rule;
 use crate::clock::Moment;
 use crate::connection::Connection;
 use crate::exchange::Exchange;

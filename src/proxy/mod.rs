@@ -9,6 +9,7 @@ pub mod context;
 mod caching;
 mod forward;
 mod guard;
+mod intake;
 mod reply;
 mod seal;
 
@@ -20,8 +21,7 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use async_trait::async_trait;
 use bytes::Bytes;
-use http::header::{ALLOW, HOST};
-use http::{HeaderValue, Version};
+use http::Version;
 use pingora::cache::key::HashBinary;
 use pingora::cache::{CacheKey, CacheMeta, ForcedFreshness, HitHandler, RespCacheable};
 use pingora::http::{RequestHeader, ResponseHeader};
@@ -38,12 +38,12 @@ use crate::config::Plan;
 use crate::connection::{Phase, Watched};
 use crate::exchange::Exchange;
 use crate::fields::connection as connection_fields;
-use crate::handler::{Content, Reply};
+use crate::handler::Reply;
 use crate::metrics::{CACHE_WORDS, Metrics, RouteMetrics};
-use crate::route::{Ambiguous, Destination};
 use crate::upstream::Tried;
-use content::{FiltersBuilder, FromClient};
+use content::FiltersBuilder;
 use context::{CacheNotes, Ctx};
+use intake::Next;
 use seal::{Made, seal};
 
 /// Seconds that an idle connection of a client is kept.
@@ -113,50 +113,9 @@ impl Proxy {
         reply::send(session, ctx, &self.clock, reply).await.map(|()| true)
     }
 
-    /// Notes who asks for what.
-    fn introduce(&self, session: &Session, ctx: &mut Ctx) {
-        let request = session.req_header();
-        let exchange = &mut ctx.exchange;
-        let address = session.client_addr().and_then(|address| address.as_inet()).map(|address| address.ip());
-        exchange.peer = address.unwrap_or(IpAddr::from([0, 0, 0, 0]));
-        exchange.method = request.method.clone();
-        exchange.version = request.version;
-        exchange.target = String::from_utf8_lossy(request.raw_path()).into_owned();
-        exchange.host =
-            request.headers.get(HOST).and_then(|host| host.to_str().ok()).unwrap_or("").to_ascii_lowercase();
-        forward::recognise(exchange, &request.headers, &ctx.snapshot.plan.trusted);
-    }
-
-    /// Finds the route.
-    fn route(&self, session: &Session, ctx: &mut Ctx) -> Result<(), Reply> {
-        let request = session.req_header();
-        let host = bare_host(&ctx.exchange.host);
-        let snapshot = ctx.snapshot.clone();
-        match snapshot.plan.router.find(host, ctx.exchange.path(), &request.method, &request.headers) {
-            Ok(Some(route)) => {
-                ctx.exchange.route = route.name.clone();
-                ctx.route = Some(route.clone());
-                Ok(())
-            }
-            Ok(None) => Err(reply::page(404, ctx)),
-            Err(Ambiguous) => {
-                self.metrics.refused.with_label_values(&["ambiguous-path"]).inc();
-                Err(Reply::text(400, "the path means different things to different readers"))
-            }
-        }
-    }
-
     /// A failure, by status, where plugins and the client can see it.
     fn error<T>(status: u16, context: &'static str) -> Result<T> {
         Error::e_explain(ErrorType::HTTPStatus(status), context)
-    }
-}
-
-/// The host without its port.
-fn bare_host(host: &str) -> &str {
-    match host.rfind(':') {
-        Some(colon) if !host[colon..].contains(']') => &host[..colon],
-        _ => host,
     }
 }
 
@@ -209,41 +168,11 @@ impl ProxyHttp for Proxy {
     }
 
     async fn request_filter(&self, session: &mut Session, ctx: &mut Ctx) -> Result<bool> {
-        let checked = guard::check(session);
-        self.introduce(session, ctx);
-        if let Err(refusal) = checked {
-            self.metrics.refused.with_label_values(&[refusal.reason]).inc();
-            session.as_downstream_mut().set_keepalive(None);
-            let mut reply = Reply::text(refusal.status, refusal.message);
-            if refusal.status == 405 {
-                reply.set(ALLOW, HeaderValue::from_static(guard::METHODS));
-            }
-            return self.send(session, ctx, reply).await;
-        }
-        if let Err(refusal) = self.route(session, ctx) {
-            return self.send(session, ctx, refusal).await;
-        }
-        let Some(route) = ctx.route.clone() else { return Self::error(500, "no route") };
-        if !ctx.exchange.background
-            && let Some(reply) = route.chain.request(session.req_header(), &mut ctx.exchange).await
-        {
-            return self.send(session, ctx, reply).await;
-        }
-        let cached = route.cache.is_some();
-        let local = match &route.destination {
-            Destination::Local(handler) => Some(handler.clone()),
-            Destination::Proxy(_) => {
-                forward::clean(session.req_header_mut(), &ctx.exchange, cached);
-                None
-            }
+        let reply = match intake::take_in(self, session, ctx).await {
+            Next::Upstream => return Ok(false),
+            Next::Reply(reply) => reply,
+            Next::Local(handler) => intake::ask(&*handler, session, ctx).await,
         };
-        route.chain.request_head(session.req_header_mut(), &mut ctx.exchange);
-        let Some(handler) = local else { return Ok(false) };
-        let request = session.req_header().clone();
-        let announced =
-            request.headers.get(http::header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse().ok());
-        let mut source = FromClient(session.as_downstream_mut());
-        let reply = handler.answer(&request, &mut Content::new(&mut source, announced), &mut ctx.exchange).await;
         self.send(session, ctx, reply).await
     }
 
@@ -564,16 +493,4 @@ fn cache_word(exchange: &Exchange) -> usize {
         status.forward.map_or("none", |forward| forward.word())
     };
     CACHE_WORDS.iter().position(|known| *known == word).unwrap_or(0)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn hosts_lose_their_port_only() {
-        for (host, bare) in [("a.test", "a.test"), ("a.test:80", "a.test"), ("[::1]", "[::1]"), ("[::1]:80", "[::1]")] {
-            assert_eq!(bare_host(host), bare);
-        }
-    }
 }

@@ -1,0 +1,130 @@
+//! Why the cache did what it did: one variant for each reason, with the sentence it stands on.
+//!
+//! The policy answers with a rule, never with a bool; `Cache-Status`, metrics and
+//! logs tell it by its token.
+
+/// Why the cache did what it did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Rule {
+    /// The method is not one whose responses we reuse.
+    Method,
+    /// The request asks for another protocol.
+    Upgrade,
+    /// The request has content, which the key does not know.
+    RequestContent,
+    /// The request said `no-store`.
+    RequestNoStore,
+    /// The request has a `Cookie`, and the route caches by force.
+    Cookie,
+    /// The request carries credentials, and nothing says that the response is for all.
+    Authorization,
+    /// The response said `no-store`.
+    NoStore,
+    /// The response said `private`.
+    Private,
+    /// The response sets a cookie.
+    SetCookie,
+    /// The response varies by more than fields.
+    VaryStar,
+    /// An event stream has no end.
+    EventStream,
+    /// Part of a representation is not the whole.
+    Partial,
+    /// A status that says nothing to store.
+    Status,
+    /// Nothing says how long it is fresh.
+    NoFreshness,
+    /// Nothing says how long it is fresh, and for a request with `Cookie` or credentials we do not guess.
+    NoHeuristic,
+    /// It may be reused only after validation, and has nothing to validate with.
+    NoValidator,
+    /// Longer than `max_object`, or than `max_unsized` without a length.
+    TooLarge,
+    /// Too many bytes are arriving at once.
+    FillsFull,
+    /// The 304 names another response than the one that is stored.
+    WrongValidator,
+    /// The target was changed while the response was on its way.
+    Invalidated,
+    /// Stored: the origin said how long it is fresh.
+    Explicit,
+    /// Stored: fresh for a tenth of its age.
+    Heuristic,
+    /// Stored: the route's `ttl` says so.
+    Forced,
+}
+
+impl Rule {
+    /// The sentence it stands on.
+    pub fn section(self) -> &'static str {
+        match self {
+            Rule::Method => "RFC 9111 §4",
+            Rule::Upgrade => "RFC 9110 §7.8",
+            Rule::RequestContent => "RFC 9110 §9.3.1",
+            Rule::RequestNoStore => "RFC 9111 §5.2.1.5",
+            Rule::Cookie | Rule::Forced => "the route's `cache` settings",
+            Rule::Authorization => "RFC 9111 §3.5",
+            Rule::NoStore => "RFC 9111 §5.2.2.5",
+            Rule::Private => "RFC 9111 §5.2.2.7",
+            Rule::SetCookie => "RFC 9111 §7.3",
+            Rule::VaryStar => "RFC 9111 §4.1",
+            Rule::EventStream => "WHATWG HTML §9.2",
+            Rule::Partial => "RFC 9111 §3.3",
+            Rule::Status => "RFC 9111 §3",
+            Rule::NoFreshness => "RFC 9111 §4.2.1",
+            Rule::NoHeuristic => "RFC 9111 §4.2.2",
+            Rule::NoValidator => "RFC 9111 §4.3",
+            Rule::TooLarge | Rule::FillsFull => "the `cache` settings",
+            Rule::WrongValidator => "RFC 9111 §4.3.4",
+            Rule::Invalidated => "RFC 9111 §4.4",
+            Rule::Explicit => "RFC 9111 §4.2.1",
+            Rule::Heuristic => "RFC 9111 §4.2.2",
+        }
+    }
+
+    /// A token for `Cache-Status`, metrics and logs.
+    pub fn token(self) -> &'static str {
+        match self {
+            Rule::Method => "method",
+            Rule::Upgrade => "upgrade",
+            Rule::RequestContent => "request-content",
+            Rule::RequestNoStore => "request-no-store",
+            Rule::Cookie => "cookie",
+            Rule::Authorization => "authorization",
+            Rule::NoStore => "no-store",
+            Rule::Private => "private",
+            Rule::SetCookie => "set-cookie",
+            Rule::VaryStar => "vary-star",
+            Rule::EventStream => "event-stream",
+            Rule::Partial => "partial",
+            Rule::Status => "status",
+            Rule::NoFreshness => "no-freshness",
+            Rule::NoHeuristic => "no-heuristic",
+            Rule::NoValidator => "no-validator",
+            Rule::TooLarge => "too-large",
+            Rule::FillsFull => "fills-full",
+            Rule::WrongValidator => "wrong-validator",
+            Rule::Invalidated => "invalidated",
+            Rule::Explicit => "explicit",
+            Rule::Heuristic => "heuristic",
+            Rule::Forced => "forced",
+        }
+    }
+
+    /// Whether the next response to this target will probably be refused as well.
+    ///
+    /// What depends on who asks says nothing about the next one.
+    pub fn lasts(self) -> bool {
+        matches!(
+            self,
+            Rule::NoStore
+                | Rule::Private
+                | Rule::SetCookie
+                | Rule::VaryStar
+                | Rule::EventStream
+                | Rule::NoFreshness
+                | Rule::NoValidator
+                | Rule::TooLarge
+        )
+    }
+}

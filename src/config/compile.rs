@@ -1,0 +1,407 @@
+//! From settings to a plan: names find what they name, plugins and handlers are built.
+//!
+//! Nothing here stops at the first mistake: all are told at once, in the order of the
+//! file. A setting that would do nothing is a mistake.
+
+use std::collections::{BTreeMap, HashSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::{HeaderName, HeaderValue, Method};
+
+use super::error::{self, Complaints, Error};
+use super::place::join;
+use super::settings::{self, Mode, One, Settings};
+use super::{Parts, Plan};
+use crate::cache::Limits;
+use crate::cache::policy::{Policy, Ttl};
+use crate::fields::connection::frames;
+use crate::handlers::{self, Surroundings};
+use crate::plugin::{Chain, Complaint, Hooks};
+use crate::plugins;
+use crate::route::{Conditions, Destination, Route, RouteCache, Router};
+use crate::units::{ByteSize, Span};
+use crate::upstream::{Address, Timeouts, Upstream};
+
+/// Compiles one file.
+pub(super) struct Compiler<'a> {
+    parts: &'a Parts<'a>,
+    complaints: Complaints<'a>,
+}
+
+impl<'a> Compiler<'a> {
+    pub(super) fn new(parts: &'a Parts<'a>, complaints: Complaints<'a>) -> Self {
+        Compiler { parts, complaints }
+    }
+
+    /// The plan, or everything that is wrong.
+    pub(super) fn compile(mut self, file: &str, settings: Settings) -> Result<Plan, Error> {
+        self.check_listeners(&settings);
+        let limits = self.limits(&settings.cache);
+        let upstreams = self.upstreams(&settings.upstreams);
+        let site = self.plugins("plugins", &settings.plugins);
+        let routes = self.routes(&settings, &upstreams, &site);
+        self.complaints.finish()?;
+        let router = Router::new(routes).map_err(|error| error::general(file, error.to_string()))?;
+        Ok(Plan {
+            router,
+            site: Chain::new(site.iter().map(|(_, hooks)| hooks)),
+            trusted: settings.trust.proxies.clone(),
+            limits,
+            upstreams: upstreams.into_values().flatten().collect(),
+            settings,
+        })
+    }
+
+    fn check_listeners(&mut self, settings: &Settings) {
+        if settings.threads.is_some_and(|threads| threads == 0 || threads > 512) {
+            self.complaints.value("threads", "from 1 to 512, or leave it out for one per core");
+        }
+        if settings.listen.is_empty() {
+            self.complaints.value("listen", "nothing to listen on; write [\"127.0.0.1:8080\"]");
+        }
+        let mut seen = HashSet::new();
+        for (index, listen) in settings.listen.iter().enumerate() {
+            if !seen.insert(listen.bind) {
+                self.complaints
+                    .value(&format!("listen[{index}]"), format!("{} stands here a second time", listen.bind));
+            }
+        }
+        if let Some(admin) = &settings.admin {
+            if !admin.listen.bind.ip().is_loopback() {
+                self.complaints.value(
+                    "admin.listen",
+                    format!(
+                        "{} is not on loopback, and whoever reaches it sees everything; write 127.0.0.1:{}",
+                        admin.listen.bind,
+                        admin.listen.bind.port()
+                    ),
+                );
+            }
+            if seen.contains(&admin.listen.bind) {
+                self.complaints.value("admin.listen", format!("{} is taken by `listen`", admin.listen.bind));
+            }
+        }
+    }
+
+    fn limits(&mut self, cache: &settings::Cache) -> Limits {
+        let mut at_most = |key: &str, size: ByteSize, other: &str, bound: ByteSize| {
+            if size > bound {
+                self.complaints
+                    .value(&format!("cache.{key}"), format!("{size} is more than `{other}`, which is {bound}"));
+            }
+        };
+        at_most("max_object", cache.max_object, "memory", cache.memory);
+        at_most("max_unsized", cache.max_unsized, "max_object", cache.max_object);
+        at_most("max_object", cache.max_object, "fills", cache.fills);
+        Limits {
+            memory: cache.memory.0,
+            max_object: cache.max_object.0,
+            max_unsized: cache.max_unsized.0,
+            fills: cache.fills.0,
+        }
+    }
+
+    /// Upstreams by name; `None` for one that is complained about, so that routes may name it.
+    fn upstreams(&mut self, all: &BTreeMap<String, settings::Upstream>) -> BTreeMap<String, Option<Arc<Upstream>>> {
+        let mut upstreams = BTreeMap::new();
+        for (name, upstream) in all {
+            let path = join("upstreams", name);
+            if upstream.servers.is_empty() {
+                self.complaints
+                    .value(&join(&path, "servers"), "an upstream needs a server, such as [\"127.0.0.1:3000\"]");
+            }
+            let mut addresses = Vec::new();
+            for (index, server) in upstream.servers.iter().enumerate() {
+                match Address::parse(server) {
+                    Ok(address) => addresses.push(address),
+                    Err(message) => self.complaints.value(&format!("{path}.servers[{index}]"), message),
+                }
+            }
+            let timeouts = &upstream.timeouts;
+            let mut timeout = |key: &str, span: Span| {
+                if span.0.is_zero() {
+                    self.complaints
+                        .value(&format!("{path}.timeouts.{key}"), "a timeout of nothing lets nothing through");
+                }
+                span.0
+            };
+            let timeouts = Timeouts {
+                connect: timeout("connect", timeouts.connect),
+                first_byte: timeout("first_byte", timeouts.first_byte),
+                read: timeout("read", timeouts.read),
+                write: timeout("write", timeouts.write),
+                idle: timeout("idle", timeouts.idle),
+            };
+            let made = Upstream::new(name, &addresses, timeouts, self.parts.clock.clone());
+            let made = made.map_err(|message| self.complaints.value(&join(&path, "servers"), message)).ok();
+            upstreams.insert(name.clone(), made);
+        }
+        upstreams
+    }
+
+    fn plugins(&mut self, path: &str, list: &[One]) -> Vec<(String, Hooks)> {
+        let mut built = Vec::new();
+        for (index, one) in list.iter().enumerate() {
+            let path = format!("{path}[{index}]");
+            let known = || plugins::BUILT_IN.iter().chain(self.parts.plugins);
+            let Some(entry) = known().find(|entry| entry.name == one.name) else {
+                let mut names: Vec<_> = known().map(|entry| entry.name).collect();
+                names.sort_unstable();
+                let message = format!("no plugin named `{}`; there are: {}", one.name, names.join(", "));
+                self.complaints.key(&join(&path, &one.name), message);
+                continue;
+            };
+            match (entry.build)(&one.value) {
+                Ok(hooks) => built.push((join(&path, &one.name), hooks)),
+                Err(complaint) => self.inside(&join(&path, &one.name), complaint),
+            }
+        }
+        built
+    }
+
+    /// A complaint of settings that were decoded later.
+    fn inside(&mut self, path: &str, complaint: Complaint) {
+        let path = match complaint.path.as_str() {
+            "" => path.to_owned(),
+            inner if inner.starts_with('[') => format!("{path}{inner}"),
+            inner => join(path, inner),
+        };
+        self.complaints.decode(&path, &complaint.message);
+    }
+
+    fn routes(
+        &mut self,
+        settings: &Settings,
+        upstreams: &BTreeMap<String, Option<Arc<Upstream>>>,
+        site: &[(String, Hooks)],
+    ) -> Vec<Arc<Route>> {
+        if settings.routes.is_empty() {
+            self.complaints.value(
+                "routes",
+                "there is no route, so every request would get 404; the simplest one is `- to: { proxy: NAME }`",
+            );
+        }
+        let mut routes = Vec::new();
+        let mut names = HashSet::new();
+        for (number, route) in settings.routes.iter().enumerate() {
+            let path = format!("routes[{number}]");
+            let conditions = self.conditions(&join(&path, "match"), &route.matches);
+            let destination = self.destination(&join(&path, "to"), &route.to, &conditions, upstreams);
+            let cache = route.cache.as_ref().and_then(|cache| self.cache(&join(&path, "cache"), cache, &route.to));
+            let own = self.plugins(&join(&path, "plugins"), &route.plugins);
+            if route.cache.is_some() {
+                for (path, hooks) in site.iter().chain(&own) {
+                    if let Some(why) = hooks.why_unshareable() {
+                        let message = format!(
+                            "{why}, but a cached response is for everybody (see {}.cache); take it out, or take `cache` off the route",
+                            format_args!("routes[{number}]")
+                        );
+                        self.complaints.key(path, message);
+                    }
+                }
+            }
+            let mut name = name(&conditions);
+            if !names.insert(name.clone()) {
+                name = format!("{name} #{number}");
+                names.insert(name.clone());
+            }
+            if let Some(destination) = destination {
+                routes.push(Arc::new(Route {
+                    name: name.into(),
+                    number,
+                    selector: conditions.selector(),
+                    conditions,
+                    destination,
+                    cache,
+                    chain: Chain::new(site.iter().chain(&own).map(|(_, hooks)| hooks)),
+                }));
+            }
+        }
+        routes
+    }
+
+    fn conditions(&mut self, path: &str, matches: &settings::Match) -> Conditions {
+        let paths: Vec<_> = [("path", &matches.path), ("prefix", &matches.prefix), ("regex", &matches.regex)]
+            .into_iter()
+            .filter(|(_, given)| given.is_some())
+            .map(|(key, _)| key)
+            .collect();
+        if paths.len() > 1 {
+            let message =
+                format!("`{}` and `{}` both say something about the path; a route takes one", paths[0], paths[1]);
+            self.complaints.key(&join(path, paths[1]), message);
+        }
+        for (key, value) in [("path", &matches.path), ("prefix", &matches.prefix)] {
+            if let Some(value) = value {
+                let plain = value.starts_with('/')
+                    && value.bytes().all(|byte| byte.is_ascii_graphic() && !b"?#".contains(&byte));
+                if !plain {
+                    self.complaints
+                        .value(&join(path, key), "a path begins with / and has no blanks, no query and no fragment");
+                } else if value.contains("//") || value.split('/').any(|segment| segment == "." || segment == "..") {
+                    self.complaints.value(
+                        &join(path, key),
+                        "paths are compared in their normal form, without // and dot segments",
+                    );
+                }
+            }
+        }
+        if let Some(regex) = &matches.regex
+            && let Err(error) = regex::Regex::new(regex)
+        {
+            let reason = error.to_string();
+            let reason = reason.lines().last().unwrap_or(&reason).trim_start_matches("error: ");
+            self.complaints.value(&join(path, "regex"), format!("this is no regular expression: {reason}"));
+        }
+        let host = matches.host.as_ref().map(|host| host.to_ascii_lowercase());
+        if let Some(host) = &host {
+            let name =
+                !host.is_empty() && host.bytes().all(|byte| byte.is_ascii_alphanumeric() || b".-_[]:".contains(&byte));
+            if !name || (host.contains(':') && !host.starts_with('[')) {
+                self.complaints.value(
+                    &join(path, "host"),
+                    format!("`{host}` is no host; write a name without port, such as shop.example.com"),
+                );
+            }
+        }
+        let mut methods = Vec::new();
+        for (index, method) in matches.methods.iter().flatten().enumerate() {
+            match Method::from_bytes(method.as_bytes()) {
+                Ok(known) if method.bytes().all(|byte| byte.is_ascii_uppercase() || byte == b'-') => {
+                    methods.push(known)
+                }
+                _ => self.complaints.value(
+                    &format!("{path}.methods[{index}]"),
+                    format!("`{method}` is no method; they are written in capitals, such as GET"),
+                ),
+            }
+        }
+        if matches.methods.as_ref().is_some_and(Vec::is_empty) {
+            self.complaints
+                .value(&join(path, "methods"), "an empty list matches nothing; leave it out to match every method");
+        }
+        let mut headers = Vec::new();
+        for (name, value) in &matches.headers {
+            let at = join(&join(path, "headers"), name);
+            match (name.parse::<HeaderName>(), HeaderValue::from_str(value)) {
+                (Ok(name), Ok(value)) => headers.push((name, value)),
+                (Err(_), _) => self.complaints.key(&at, format!("`{name}` is not a field name")),
+                (_, Err(_)) => self.complaints.value(&at, "this cannot be a field's value"),
+            }
+        }
+        Conditions {
+            host,
+            path: matches.path.clone(),
+            prefix: matches.prefix.clone(),
+            regex: matches.regex.clone(),
+            methods,
+            headers,
+        }
+    }
+
+    fn destination(
+        &mut self,
+        path: &str,
+        to: &One,
+        conditions: &Conditions,
+        upstreams: &BTreeMap<String, Option<Arc<Upstream>>>,
+    ) -> Option<Destination> {
+        let at = join(path, &to.name);
+        if to.name == "proxy" {
+            let Some(name) = to.value.as_str() else {
+                self.complaints.value(&at, "the name of an upstream is expected here");
+                return None;
+            };
+            let Some(upstream) = upstreams.get(name) else {
+                let known: Vec<_> = upstreams.keys().map(String::as_str).collect();
+                let known =
+                    if known.is_empty() { "none; add one under `upstreams`".to_owned() } else { known.join(", ") };
+                self.complaints.value(&at, format!("no upstream named `{name}`; there are: {known}"));
+                return None;
+            };
+            return upstream.clone().map(Destination::Proxy);
+        }
+        let Some(entry) = handlers::BUILT_IN.iter().find(|entry| entry.name == to.name) else {
+            let mut names: Vec<_> = handlers::BUILT_IN.iter().map(|entry| entry.name).chain(["proxy"]).collect();
+            names.sort_unstable();
+            self.complaints.key(&at, format!("no destination named `{}`; there are: {}", to.name, names.join(", ")));
+            return None;
+        };
+        let around =
+            Surroundings { prefix: conditions.prefix.as_deref(), stores: self.parts.stores, clock: self.parts.clock };
+        match (entry.build)(&to.value, &around) {
+            Ok(handler) => Some(Destination::Local(handler)),
+            Err(complaint) => {
+                self.inside(&at, complaint);
+                None
+            }
+        }
+    }
+
+    fn cache(&mut self, path: &str, cache: &settings::RouteCache, to: &One) -> Option<RouteCache> {
+        if to.name != "proxy" {
+            self.complaints.key(
+                path,
+                format!("answers of `{}` are never cached; `cache` belongs to a route with `proxy`", to.name),
+            );
+            return None;
+        }
+        let force = cache.mode == Mode::Force;
+        match (&cache.ttl, force) {
+            (None, true) => {
+                self.complaints.key(path, "`mode: force` needs a `ttl`, such as 1m or { 200: 10m, 404: 1m }")
+            }
+            (Some(_), false) => self.complaints.key(
+                &join(path, "ttl"),
+                "`ttl` does nothing in mode `respect`, where the origin says how long; add `mode: force`",
+            ),
+            _ => {}
+        }
+        if cache.cookies.is_some() && !force {
+            self.complaints.key(&join(path, "cookies"), "`cookies` does nothing in mode `respect`, where Set-Cookie, Vary and Cache-Control decide; add `mode: force`");
+        }
+        let ttl = match &cache.ttl {
+            None => Ttl::default(),
+            Some(settings::Ttl::Any(span)) => Ttl { any: Some(*span), by_status: BTreeMap::new() },
+            Some(settings::Ttl::ByStatus(by_status)) => Ttl { any: None, by_status: by_status.clone() },
+        };
+        if cache.ttl.is_some()
+            && ttl.any.into_iter().chain(ttl.by_status.values().copied()).any(|span| span.as_secs() == 0)
+        {
+            self.complaints.value(&join(path, "ttl"), "a `ttl` is at least 1s");
+        }
+        let status_header = cache.status_header.as_ref().and_then(|name| {
+            let parsed = name.parse::<HeaderName>().ok().filter(|_| !frames(name));
+            if parsed.is_none() {
+                let message = format!("`{name}` is not a field name, or one that frames the message");
+                self.complaints.value(&join(path, "status_header"), message);
+            }
+            parsed
+        });
+        let span = |span: Option<Span>| span.map_or(Duration::ZERO, |span| span.0);
+        Some(RouteCache {
+            policy: Policy {
+                force,
+                ttl,
+                ignore_cookies: cache.cookies == Some(settings::Cookies::Ignore),
+                strip_set_cookie: cache.set_cookie == settings::SetCookie::Strip,
+                stale_while_revalidate: span(cache.stale_while_revalidate),
+                stale_if_error: span(cache.stale_if_error),
+            },
+            status_header,
+        })
+    }
+}
+
+/// What metrics and logs call a route: what it matches.
+fn name(conditions: &Conditions) -> String {
+    let host = conditions.host.as_deref().unwrap_or("");
+    let path = match (&conditions.path, &conditions.prefix, &conditions.regex) {
+        (Some(path), ..) => path.clone(),
+        (_, Some(prefix), _) => format!("{prefix}*"),
+        (.., Some(regex)) => format!("~{regex}"),
+        _ => "*".to_owned(),
+    };
+    format!("{host}{path}")
+}

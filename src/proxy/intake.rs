@@ -1,0 +1,119 @@
+//! From a request's head to who answers it: guard, route, plugins, in this order.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use http::HeaderValue;
+use http::header::{ALLOW, CONTENT_LENGTH, HOST};
+use pingora::proxy::Session;
+
+use super::content::FromClient;
+use super::context::Ctx;
+use super::{Proxy, forward, guard, reply};
+use crate::handler::{Content, Handler, Reply};
+use crate::route::{Ambiguous, Destination};
+
+/// Who answers.
+pub enum Next {
+    /// We have the answer already.
+    Reply(Reply),
+    /// One of our handlers.
+    Local(Arc<dyn Handler>),
+    /// The store, or an origin.
+    Upstream,
+}
+
+/// Takes a request in.
+pub async fn take_in(proxy: &Proxy, session: &mut Session, ctx: &mut Ctx) -> Next {
+    let checked = guard::check(session);
+    introduce(session, ctx);
+    if let Err(refusal) = checked {
+        return Next::Reply(refuse(proxy, session, &refusal));
+    }
+    if let Err(refusal) = find_route(proxy, session, ctx) {
+        return Next::Reply(refusal);
+    }
+    let Some(route) = ctx.route.clone() else { return Next::Reply(reply::page(404, ctx)) };
+    if !ctx.exchange.background
+        && let Some(reply) = route.chain.request(session.req_header(), &mut ctx.exchange).await
+    {
+        return Next::Reply(reply);
+    }
+    let next = match &route.destination {
+        Destination::Local(handler) => Next::Local(handler.clone()),
+        Destination::Proxy(_) => {
+            forward::clean(session.req_header_mut(), &ctx.exchange, route.cache.is_some());
+            Next::Upstream
+        }
+    };
+    route.chain.request_head(session.req_header_mut(), &mut ctx.exchange);
+    next
+}
+
+/// Lets a handler answer.
+pub async fn ask(handler: &dyn Handler, session: &mut Session, ctx: &mut Ctx) -> Reply {
+    let request = session.req_header().clone();
+    let announced = request.headers.get(CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse().ok());
+    let mut source = FromClient(session.as_downstream_mut());
+    handler.answer(&request, &mut Content::new(&mut source, announced), &mut ctx.exchange).await
+}
+
+/// Notes who asks for what.
+fn introduce(session: &Session, ctx: &mut Ctx) {
+    let request = session.req_header();
+    let exchange = &mut ctx.exchange;
+    let address = session.client_addr().and_then(|address| address.as_inet()).map(|address| address.ip());
+    exchange.peer = address.unwrap_or(IpAddr::from([0, 0, 0, 0]));
+    exchange.method = request.method.clone();
+    exchange.version = request.version;
+    exchange.target = String::from_utf8_lossy(request.raw_path()).into_owned();
+    exchange.host = request.headers.get(HOST).and_then(|host| host.to_str().ok()).unwrap_or("").to_ascii_lowercase();
+    forward::recognise(exchange, &request.headers, &ctx.snapshot.plan.trusted);
+}
+
+/// The answer to what is ambiguous; the connection ends with it.
+fn refuse(proxy: &Proxy, session: &mut Session, refusal: &guard::Refusal) -> Reply {
+    proxy.metrics.refused.with_label_values(&[refusal.reason]).inc();
+    session.as_downstream_mut().set_keepalive(None);
+    let reply = Reply::text(refusal.status, refusal.message);
+    if refusal.status == 405 { reply.with(ALLOW, HeaderValue::from_static(guard::METHODS)) } else { reply }
+}
+
+/// Finds the route, or says why there is none.
+fn find_route(proxy: &Proxy, session: &Session, ctx: &mut Ctx) -> Result<(), Reply> {
+    let request = session.req_header();
+    let host = bare_host(&ctx.exchange.host);
+    let snapshot = ctx.snapshot.clone();
+    match snapshot.plan.router.find(host, ctx.exchange.path(), &request.method, &request.headers) {
+        Ok(Some(route)) => {
+            ctx.exchange.route = route.name.clone();
+            ctx.route = Some(route.clone());
+            Ok(())
+        }
+        Ok(None) => Err(reply::page(404, ctx)),
+        Err(Ambiguous) => {
+            proxy.metrics.refused.with_label_values(&["ambiguous-path"]).inc();
+            Err(Reply::text(400, "the path means different things to different readers"))
+        }
+    }
+}
+
+/// The host without its port.
+fn bare_host(host: &str) -> &str {
+    match host.rfind(':') {
+        Some(colon) if !host[colon..].contains(']') => &host[..colon],
+        _ => host,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hosts_lose_their_port_only() {
+        for (host, bare) in [("a.test", "a.test"), ("a.test:80", "a.test"), ("[::1]", "[::1]"), ("[::1]:80", "[::1]")] {
+            assert_eq!(bare_host(host), bare);
+        }
+    }
+}
