@@ -37,9 +37,12 @@ const HEAD: Duration = Duration::from_secs(10);
 const SLOWEST: Pace = Pace { bytes: 60 * 256, waited: Duration::from_secs(60) };
 
 /// The same for the leader of a fill while others wait for the same response.
-const SLOWEST_WITH_JOINERS: Pace = Pace { bytes: 64 << 10, waited: Duration::from_secs(1) };
+const SLOWEST_WITH_JOINERS: Pace = Pace { bytes: 16 << 10, waited: Duration::from_secs(2) };
 
-#[derive(Debug, Clone, Copy)]
+/// How often a waiting write looks whether joiners came.
+const LOOK: Duration = Duration::from_millis(500);
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Pace {
     bytes: u64,
     waited: Duration,
@@ -88,6 +91,7 @@ pub struct Connection {
     hold: AtomicBool,
     reset: AtomicBool,
     joiners: Mutex<Option<Arc<AtomicUsize>>>,
+    exchanges: AtomicU64,
 }
 
 impl Connection {
@@ -104,6 +108,7 @@ impl Connection {
             hold: AtomicBool::new(false),
             reset: AtomicBool::new(false),
             joiners: Mutex::new(None),
+            exchanges: AtomicU64::new(0),
         }
     }
 
@@ -113,6 +118,7 @@ impl Connection {
 
     /// A request's head is here.
     pub fn head_here(&self) {
+        self.exchanges.fetch_add(1, Relaxed);
         self.between.store(false, Relaxed);
         self.expired.store(0, Relaxed);
         self.enter(Phase::Quiet, Duration::ZERO);
@@ -123,6 +129,13 @@ impl Connection {
         *self.joiners.lock() = None;
         self.enter(Phase::Quiet, Duration::ZERO);
         self.between.store(true, Relaxed);
+    }
+
+    /// The request is with the origin: from now on its first byte is awaited, unless it is here already.
+    pub fn await_first_byte(&self, limit: Duration) {
+        if Phase::of(self.phase.load(Relaxed)) != Phase::Reading {
+            self.enter(Phase::FirstByte, limit);
+        }
     }
 
     /// From now on this deadline counts.
@@ -205,9 +218,19 @@ struct Waiting {
     since: Option<Instant>,
     before: Duration,
     taken: u64,
+    /// Under which pace, and in which exchange, that was.
+    measured: Option<(Pace, u64)>,
 }
 
 impl Waiting {
+    /// Begins anew when the pace or the exchange is another one.
+    fn under(&mut self, pace: Pace, exchange: u64) {
+        if self.measured != Some((pace, exchange)) {
+            *self = Waiting { measured: Some((pace, exchange)), ..Waiting::default() };
+        }
+        self.since.get_or_insert_with(Instant::now);
+    }
+
     fn so_far(&self) -> Duration {
         self.before + self.since.map_or(Duration::ZERO, |since| since.elapsed())
     }
@@ -249,16 +272,16 @@ impl Watched {
 
     /// The client is slower than it may be. Only time in which it keeps us waiting counts.
     fn poll_too_slow(&mut self, cx: &mut Context<'_>) -> Poll<io::Error> {
-        self.waiting.since.get_or_insert_with(Instant::now);
         loop {
-            // Joiners may come while we wait, so we look every second.
+            // Joiners may come while we wait.
             let slowest = self.connection.slowest();
+            self.waiting.under(slowest, self.connection.exchanges.load(Relaxed));
             let waited = self.waiting.so_far();
             if waited >= slowest.waited {
                 self.connection.gone.store(true, Relaxed);
                 return Poll::Ready(io::Error::new(io::ErrorKind::TimedOut, "the client takes too little"));
             }
-            let wake = Instant::now() + SLOWEST_WITH_JOINERS.waited.min(slowest.waited - waited);
+            let wake = Instant::now() + LOOK.min(slowest.waited - waited);
             ready!(poll_timer(&mut self.write_timer, wake, cx));
         }
     }

@@ -75,7 +75,7 @@ pub struct Fill {
     /// Pieces the leader has read; `u64::MAX` when it is gone.
     leader_at: AtomicU64,
     doomed: AtomicBool,
-    /// Given back when the last reader is gone: until then the pieces are there.
+    /// Given back when the response is complete, and weighed where it is stored.
     room: Mutex<Option<Reservation>>,
 }
 
@@ -122,6 +122,8 @@ impl Fill {
             if !state.oversize && !fits {
                 state.oversize = true;
                 written = Written::Outgrown;
+                // From here on it holds what any exchange holds.
+                self.room.lock().take();
             }
             if state.oversize {
                 let leader_at = self.leader_at.load(Acquire);
@@ -152,6 +154,7 @@ impl Fill {
             state.end = Some(if short { End::Broken } else { End::Complete });
             (!short && !state.oversize).then(|| Content::new(state.pieces.iter().cloned()))
         };
+        self.room.lock().take();
         self.news.notify_waiters();
         content
     }
@@ -159,6 +162,7 @@ impl Fill {
     /// The origin broke off: readers get an error.
     pub fn fail(&self) {
         self.state.lock().end.get_or_insert(End::Broken);
+        self.room.lock().take();
         self.news.notify_waiters();
     }
 
@@ -191,6 +195,11 @@ impl Fill {
     /// The leader's client is gone; the fill goes on for the others and for the store.
     pub fn leader_left(&self) {
         self.leader_at.store(u64::MAX, Release);
+    }
+
+    /// Whether the leader's client is gone, or wants no content.
+    pub fn unled(&self) -> bool {
+        self.leader_at.load(Acquire) == u64::MAX
     }
 
     /// How many joiners read it now; the connection asks this before it lets a slow leader pace them.

@@ -34,7 +34,6 @@ use crate::memory::{Change, Memory, Usage};
 use fill::{Fill, Terms};
 use key::Keys;
 use ledger::Ledger;
-use policy::Life;
 use rule::Rule;
 use storage::{Decision, Slot};
 use vary::Nominated;
@@ -131,14 +130,15 @@ impl Cache {
         if length.is_some_and(|length| length > limit) {
             return Err(Rule::TooLarge);
         }
-        if self.ledger.held() + length.unwrap_or(0) >= self.limits.fills {
+        if self.ledger.held() + length.unwrap_or(1) > self.limits.fills {
             return Err(Rule::FillsFull);
         }
         Ok(Terms { length, limit, patience })
     }
 
     /// What the engine needs to know of a response that is to be stored.
-    pub fn meta(&self, response: ResponseHeader, life: Life, terms: Terms) -> CacheMeta {
+    pub fn meta(&self, response: ResponseHeader, decision: Decision) -> CacheMeta {
+        let life = decision.life;
         let window = |span: Duration| u32::try_from(span.as_secs()).unwrap_or(u32::MAX);
         let nominated = crate::fields::vary::nominated(&response.headers).unwrap_or_default();
         let created = self.clock.steady();
@@ -153,7 +153,7 @@ impl Cache {
         if !nominated.is_empty() {
             meta.extensions_mut().insert(Nominated(nominated.into()));
         }
-        meta.extensions_mut().insert(Decision { life, terms });
+        meta.extensions_mut().insert(decision);
         meta
     }
 

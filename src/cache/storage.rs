@@ -57,6 +57,8 @@ pub struct Decision {
     pub life: Life,
     /// How the fill is bounded.
     pub terms: Terms,
+    /// The stored head that a 304 has validated.
+    pub validated: Option<Arc<Head>>,
 }
 
 /// The engine's metadata for a stored head, as of now: the engine compares with its own clock, so
@@ -277,7 +279,7 @@ impl Cache {
         self.map.update(hash, self.clock().now(), |there| match there {
             // Somebody else's fill, or a response newer than this one.
             Some(Slot::Filling(other, _)) if other.id != fill.id => (Change::Keep, ()),
-            Some(Slot::Whole(other)) if other.head.created > fill.head.created => (Change::Keep, ()),
+            Some(Slot::Whole(other)) if other.head.life.received > fill.head.life.received => (Change::Keep, ()),
             _ => (Change::Put { value: Slot::Whole(stored), weight, expires }, ()),
         });
     }
@@ -379,7 +381,8 @@ impl Storage for Cache {
         let Some(decision) = meta.extensions().get::<Decision>() else { return Ok(false) };
         let updated = self.map.update(key.combined_bin(), self.clock().now(), |there| {
             // The very response that was validated, not one that took its place meanwhile.
-            let same = |slot: &&Slot| *slot.head().key == *key.primary_key() && slot.head().created == meta.created();
+            let validated = |head: &Arc<Head>| decision.validated.as_ref().is_some_and(|this| Arc::ptr_eq(this, head));
+            let same = |slot: &&Slot| validated(slot.head());
             let Some(Slot::Whole(stored)) = there.filter(same) else {
                 return (Change::Keep, false);
             };

@@ -267,6 +267,18 @@ mod tests {
     }
 
     #[test]
+    fn the_budget_holds_for_few_large_values_too() {
+        let now = Clock::system().now();
+        let map = Memory::new(20 << 20);
+        for n in 0..200 {
+            map.put(key(n), n, (16 << 20) - u64::from(n), None, now);
+            map.get(&key(n), now);
+            assert_eq!(map.get(&key(n), now), Some(n));
+            assert!(map.usage().bytes <= 20 << 20, "{}", map.usage().bytes);
+        }
+    }
+
+    #[test]
     fn large_values_fit_as_long_as_the_whole_budget_does() {
         let now = Clock::system().now();
         let map = Memory::new(1 << 20);

@@ -181,20 +181,23 @@ impl<K: AsRef<[u8]>, V> Shard<K, V> {
 
     /// Takes out the entry that is least worth its room; if asked to, not the one that was just put in.
     pub fn evict(&mut self, spare_latest: bool) -> Option<V> {
-        let mut spared = 0;
+        let (mut spared, mut spared_from_small) = (0, false);
         // Each turn evicts, drops a stale place, moves a newcomer on or lowers a counter: this ends.
         loop {
             let newcomers = self.main.is_empty() || self.small_weight * 10 > self.weight;
+            let newcomers = if spared > 0 { !spared_from_small } else { newcomers };
             let place = match newcomers {
                 true => self.small.pop_front().or_else(|| self.main.pop_front())?,
                 false => self.main.pop_front().or_else(|| self.small.pop_front())?,
             };
             let Some(node) = self.at(place) else { continue };
             if spare_latest && place == self.latest {
+                // The other queue is looked at next; met again, it is the only entry left.
+                spared_from_small = !node.main;
                 let queue = if node.main { &mut self.main } else { &mut self.small };
                 queue.push_back(place);
                 spared += 1;
-                if spared > 2 + self.small.len() + self.main.len() {
+                if spared > 2 {
                     return None;
                 }
                 continue;

@@ -15,7 +15,7 @@ use crate::cache::fill::Terms;
 use crate::cache::key::Parts;
 use crate::cache::policy::{self, Arrival, Life, Reuse};
 use crate::cache::rule::Rule;
-use crate::cache::storage::{FILLING, Handler};
+use crate::cache::storage::{Decision, FILLING, Handler};
 use crate::cache::{Cache, refusal};
 use crate::clock::Clock;
 use crate::fields::cache_status::{CacheStatus, Forward, ttl};
@@ -30,7 +30,9 @@ pub fn admit(cache: &'static Cache, session: &mut Session, ctx: &mut Ctx) {
         Ok(()) => {
             // Who sends credentials cannot share an answer, most of the time: no use in waiting in line.
             let waits = !session.req_header().headers.contains_key(AUTHORIZATION);
-            let patience = ctx.upstream().map(|upstream| upstream.timeouts.first_byte).filter(|_| waits);
+            let own = ctx.upstream().map(|upstream| upstream.timeouts.first_byte).filter(|_| waits);
+            // A refresh in the background holds the lock already; should it find itself in line, it ends.
+            let patience = if ctx.exchange.background { own.map(|_| Duration::from_millis(1)) } else { own };
             cache.enable(&mut session.cache, patience);
         }
         Err(passed_by) => ctx.cache.passed_by = Some(passed_by),
@@ -63,8 +65,8 @@ pub fn judge_found(session: &Session, found: &HitHandler, ctx: &mut Ctx, clock: 
     let handler = found.as_any().downcast_ref::<Handler>()?;
     let life = handler.head().life;
     ctx.cache.life = Some(life);
-    ctx.cache.stale = false;
-    ctx.cache.collapsed = false;
+    ctx.cache.found = Some(handler.head().clone());
+    (ctx.cache.stale, ctx.cache.asked, ctx.cache.collapsed) = (false, false, false);
     let policy = &ctx.route_cache()?.policy;
     let (request, now) = (session.req_header(), clock.now());
     let verdict = policy::reuse(&request.headers, &life, policy, ctx.exchange.received, now);
@@ -72,7 +74,7 @@ pub fn judge_found(session: &Session, found: &HitHandler, ctx: &mut Ctx, clock: 
     let partial = request.method == Method::HEAD || request.headers.contains_key(RANGE);
     let usable = life.validator || life.stale_for(now) < life.stale_while_revalidate;
     if partial && !usable && matches!(verdict, Reuse::Stale | Reuse::Validate) {
-        ctx.cache.stale = true;
+        (ctx.cache.stale, ctx.cache.asked) = (!life.fresh(now), life.fresh(now));
         ctx.cache.not_for_this = true;
         return Some(ForcedFreshness::ForceMiss);
     }
@@ -90,8 +92,7 @@ pub fn judge_found(session: &Session, found: &HitHandler, ctx: &mut Ctx, clock: 
             Some(ForcedFreshness::ForceExpiredServeStale { expired_at: None })
         }
         Reuse::Validate => {
-            ctx.cache.stale = !life.fresh(now);
-            ctx.cache.asked = life.fresh(now);
+            (ctx.cache.stale, ctx.cache.asked) = (!life.fresh(now), life.fresh(now));
             Some(ForcedFreshness::ForceExpired)
         }
         Reuse::NotForThis => {
@@ -120,7 +121,10 @@ pub fn waited_in_vain(session: &Session) -> bool {
 /// A request that may only be answered from the store and was not (RFC 9111 §5.2.1.7).
 pub fn only_if_cached(session: &Session, ctx: &Ctx) -> bool {
     let respects = ctx.route_cache().is_some_and(|cache| !cache.policy.force);
-    respects && crate::fields::cache_control::CacheControl::of(&session.req_header().headers).only_if_cached
+    // A refresh in the background is no request of the client that asked for this.
+    respects
+        && !ctx.exchange.background
+        && crate::fields::cache_control::CacheControl::of(&session.req_header().headers).only_if_cached
 }
 
 /// Looks at the origin's head before anything is sent or stored: judges what may be stored, and
@@ -213,7 +217,8 @@ pub fn to_store(
         Ok((life, terms)) => {
             ctx.cache.life = Some(life);
             let _ = FILLING.try_with(|filling| filling.set(true));
-            RespCacheable::Cacheable(cache.meta(response, life, terms))
+            let validated = ctx.cache.found.clone();
+            RespCacheable::Cacheable(cache.meta(response, Decision { life, terms, validated }))
         }
         Err(rule) => {
             ctx.cache.refused = Some(rule);
@@ -274,6 +279,18 @@ pub fn range(session: &Session, response: &mut ResponseHeader) -> pingora::proxy
                 response.remove_header(name);
             }
             RangeType::Invalid
+        }
+    }
+}
+
+/// After a 304 for another response the engine has already put that one's tag and freshness on what is
+/// stored; it leaves with its own.
+pub fn restore(response: &mut ResponseHeader, ctx: &Ctx) {
+    let (Some(Rule::WrongValidator), Some(found)) = (ctx.cache.refused, &ctx.cache.found) else { return };
+    for name in ["cache-control", "cache-tag", "cdn-cache-control", "etag", "expires"] {
+        response.remove_header(name);
+        for value in found.response.headers.get_all(name) {
+            let _ = response.append_header(name, value.clone());
         }
     }
 }

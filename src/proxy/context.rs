@@ -9,6 +9,7 @@ use super::Snapshot;
 use crate::cache::fill::{Fill, Terms};
 use crate::cache::policy::Life;
 use crate::cache::rule::Rule;
+use crate::cache::stored::Head;
 use crate::clock::Moment;
 use crate::connection::Connection;
 use crate::exchange::Exchange;
@@ -42,6 +43,8 @@ pub struct CacheNotes {
     pub passed_by: Option<(Forward, Rule)>,
     /// The life of what was found, or is being stored.
     pub life: Option<Life>,
+    /// The head of what was found.
+    pub found: Option<Arc<Head>>,
     /// It was brought in by another request meanwhile.
     pub collapsed: bool,
     /// Something is stored, though not for these nominated fields.

@@ -21,7 +21,7 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use async_trait::async_trait;
 use bytes::Bytes;
-use http::Version;
+use http::{Method, Version};
 use pingora::cache::key::HashBinary;
 use pingora::cache::{CacheKey, CacheMeta, ForcedFreshness, HitHandler, RespCacheable};
 use pingora::http::{RequestHeader, ResponseHeader};
@@ -32,6 +32,7 @@ use pingora::{ErrorSource, ErrorType};
 
 use crate::access_log::AccessLog;
 use crate::cache::Cache;
+use crate::cache::fill::Fill;
 use crate::cache::storage::{FILLING, Handler as Found};
 use crate::clock::Clock;
 use crate::config::Plan;
@@ -251,8 +252,8 @@ impl ProxyHttp for Proxy {
         request: &mut RequestHeader,
         ctx: &mut Ctx,
     ) -> Result<()> {
-        let drop_cookies = (session.cache.enabled() || session.cache.bypassing())
-            && ctx.route_cache().is_some_and(|cache| cache.policy.ignore_cookies);
+        let drop_cookies =
+            ctx.cache.passed_by.is_none() && ctx.route_cache().is_some_and(|cache| cache.policy.ignore_cookies);
         forward::tell(request, &ctx.exchange, drop_cookies);
         ctx.plugins(|chain, exchange| chain.upstream_request(request, exchange));
         ctx.cache.forwarded_at = Some(self.clock.now());
@@ -360,6 +361,13 @@ impl ProxyHttp for Proxy {
                 connection.lead(fill.joiners());
             }
         }
+        if let Some(fill) = &ctx.cache.fill
+            && (ctx.exchange.method == Method::HEAD || response.status == 304)
+        {
+            // Its client wants no content: it must not hold back what it will never read.
+            fill.leader_left();
+        }
+        caching::restore(response, ctx);
         ctx.draining = self.draining.load(Relaxed);
         seal(session, response, ctx, &self.clock, Made::There);
         Ok(())
@@ -382,8 +390,9 @@ impl ProxyHttp for Proxy {
                 }
             }
         }
-        // A refresh in the background has no client that would want the rest.
-        if ctx.exchange.background && ctx.cache.fill.as_ref().is_some_and(|fill| fill.pointless()) {
+        // A refresh in the background has no client that would want the rest, nor has a HEAD.
+        let unread = |fill: &Arc<Fill>| (ctx.exchange.background || fill.unled()) && fill.pointless();
+        if ctx.cache.fill.as_ref().is_some_and(unread) {
             return Error::e_explain(ErrorType::WriteError, "too long to be stored, and nobody reads it");
         }
         Ok(None)
@@ -477,7 +486,7 @@ impl Proxy {
     fn await_answer(&self, session: &mut Session, ctx: &Ctx) {
         let (Some(connection), Some(upstream)) = (&ctx.connection, ctx.upstream()) else { return };
         if session.as_downstream_mut().is_body_done() {
-            connection.enter(Phase::FirstByte, upstream.timeouts.first_byte);
+            connection.await_first_byte(upstream.timeouts.first_byte);
         }
     }
 }

@@ -106,7 +106,8 @@ fn a_304_for_something_else_freshens_nothing() {
     let target = "/other?h.Cache-Control=max-age=10&h.ETag=%22e1%22&then304=1";
     proxy.get(target).whole(200);
     proxy.clock.advance(seconds(11));
-    assert!(!proxy.get(target).whole(200).cache().contains("stored"));
+    let old = proxy.get(target).whole(200);
+    assert!(!old.cache().contains("stored") && old.field("etag") == "\"e1\"", "{:?}", old.fields);
     assert_eq!(proxy.get(target).cache(), "headwall; fwd=uri-miss; stored", "it is fetched anew");
 }
 
@@ -312,6 +313,20 @@ fn what_was_cut_off_is_never_stored_and_never_looks_whole() {
     client.send("GET /broken?x HTTP/1.0\r\nHost: a\r\n\r\n");
     let cut = client.response("GET");
     assert!(cut.framing == "close" && !cut.complete, "{cut:?}");
+}
+
+#[test]
+fn a_head_that_finds_a_stale_response_does_not_pull_an_endless_one() {
+    let origin = Origin::start();
+    let proxy = Headwall::before(&origin, &format!("cache: {{ max_unsized: 256KiB }}\n{ROUTE}"));
+    // Small at first, then endless; it has a validator.
+    let target = "/growing?h.Cache-Control=max-age=10&h.ETag=%22g%22";
+    proxy.get(target).whole(200);
+    proxy.clock.advance(seconds(11));
+    proxy.ask("HEAD", target, "").whole(200);
+    origin.wait_closed("/growing");
+    let small = "/page?h.Cache-Control=max-age=60";
+    assert!(proxy.get(small).cache().contains("stored"), "its room was given back");
 }
 
 #[test]

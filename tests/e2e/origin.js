@@ -93,6 +93,14 @@ const kinds = {
     response.write('half');
     setTimeout(() => request.socket.destroy(), Number(ask('after', 50)));
   },
+  // Two bytes the first time, then without end.
+  growing(request, response) {
+    if (log.filter((entry) => entry.url === request.url).length === 1) return response.end('hi');
+    const piece = Buffer.alloc(64 * 1024, 'x');
+    const more = () => { while (!response.destroyed && response.write(piece)); };
+    response.on('drain', more);
+    more();
+  },
   // Never answers.
   hang() {},
   // Answers before the request is complete.
