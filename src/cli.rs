@@ -8,7 +8,7 @@ use std::sync::Arc;
 use clap::{Args, Parser, Subcommand};
 
 use crate::clock::Clock;
-use crate::config::{self, Parts, Plan};
+use crate::config::{self, Parts};
 use crate::handlers::Stores;
 use crate::plugin::Entry;
 use crate::server::Server;
@@ -35,7 +35,8 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Run the server in the foreground; SIGTERM drains and ends it, SIGUSR1 opens the log again.
+    /// Run the server in the foreground; SIGTERM drains and ends it, SIGHUP reloads the file,
+    /// SIGUSR1 opens the log again.
     ///
     /// Examples:
     ///   headwall run --config headwall.yaml
@@ -109,15 +110,22 @@ pub fn run(plugins: &[Entry]) -> ExitCode {
             );
             ExitCode::SUCCESS
         }
-        Command::Run(_) => serve(plan, stores.clone(), clock.clone()),
-    }
-}
-
-fn serve(plan: Plan, stores: Arc<Stores>, clock: Clock) -> ExitCode {
-    let served = Server::new(plan, stores, clock).and_then(Server::run);
-    match served {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => fail(FAILED, &format!("cannot start: {error}")),
+        Command::Run(run) => {
+            let server = Server::new(plan, stores.clone(), clock.clone());
+            let server = server.map(|server| match run.config {
+                None => server,
+                Some(file) => {
+                    let plugins = plugins.to_vec();
+                    let load =
+                        move || config::load(&file, &Parts { plugins: &plugins, stores: &stores, clock: &clock });
+                    server.reloading(load)
+                }
+            });
+            match server.and_then(Server::run) {
+                Ok(()) => ExitCode::SUCCESS,
+                Err(error) => fail(FAILED, &format!("cannot start: {error}")),
+            }
+        }
     }
 }
 

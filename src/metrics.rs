@@ -34,6 +34,8 @@ pub struct Metrics {
     pub connect_failures: Counter,
     /// Requests sent again after a failure.
     pub retries: Counter,
+    /// Reloads of the configuration, by result.
+    pub reloads: CounterVec,
     /// Lines that the access log could not take in time.
     pub log_dropped: Counter,
     cache: Stock,
@@ -111,6 +113,7 @@ impl Metrics {
             not_stored: labelled("not_stored_total", "Responses not stored, by the rule that decided.", &["rule"])?,
             connect_failures: counter("connect_failures_total", "Connections to servers that could not be made.")?,
             retries: counter("retries_total", "Requests sent again after a failure.")?,
+            reloads: labelled("reloads_total", "Reloads of the configuration, by result.", &["result"])?,
             log_dropped: counter("log_dropped_total", "Access log lines lost because the log was too slow.")?,
             cache: stock("cache", "stored responses")?,
             kv: stock("kv", "key/value pairs")?,

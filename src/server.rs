@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::*};
 use std::time::Duration;
 
+use arc_swap::ArcSwapOption;
 use pingora::apps::http_app::HttpServer;
 use pingora::apps::{HttpServerOptions, ServerApp};
 use pingora::proxy::{HttpProxy, http_proxy};
@@ -16,7 +17,8 @@ use crate::access_log::AccessLog;
 use crate::admin::Admin;
 use crate::cache::Cache;
 use crate::clock::Clock;
-use crate::config::Plan;
+use crate::config::settings::AccessLog as LogSettings;
+use crate::config::{self, Plan};
 use crate::handlers::Stores;
 use crate::listener::{self, Open};
 use crate::metrics::Metrics;
@@ -65,8 +67,11 @@ pub struct Server {
     stores: Arc<Stores>,
     listeners: Vec<std::net::TcpListener>,
     admin: Option<std::net::TcpListener>,
-    drain: Duration,
+    load: Option<Load>,
 }
+
+/// Loads the configuration again.
+type Load = Box<dyn Fn() -> Result<Plan, config::Error> + Send>;
 
 fn take(address: SocketAddr) -> Result<std::net::TcpListener, Error> {
     listener::bind(address).map_err(|error| {
@@ -78,6 +83,13 @@ fn take(address: SocketAddr) -> Result<std::net::TcpListener, Error> {
             _ => error.to_string(),
         };
         Error::Bind { address, reason }
+    })
+}
+
+fn open_log(settings: &LogSettings, metrics: &Arc<Metrics>) -> Result<AccessLog, Error> {
+    AccessLog::open(settings, metrics.clone()).map_err(|source| {
+        let file = settings.file.as_ref().map_or_else(|| "standard output".into(), |file| file.display().to_string());
+        Error::Log { file, source }
     })
 }
 
@@ -98,24 +110,23 @@ impl Server {
         let metrics = Arc::new(Metrics::new()?);
         let listeners = plan.settings.listen.iter().map(|listen| take(listen.bind)).collect::<Result<_, _>>()?;
         let admin = plan.settings.admin.as_ref().map(|admin| take(admin.listen.bind)).transpose()?;
-        let log = match &plan.settings.log.access {
-            None => None,
-            Some(settings) => Some(AccessLog::open(settings, metrics.clone()).map_err(|source| Error::Log {
-                file:
-                    settings.file.as_ref().map_or_else(|| "standard output".into(), |file| file.display().to_string()),
-                source,
-            })?),
-        };
-        let drain = plan.settings.shutdown.drain.0;
+        let log = plan.settings.log.access.as_ref().map(|settings| open_log(settings, &metrics)).transpose()?;
+        stores.settle(&plan.stores);
         let proxy = Proxy::new(House {
             cache: Cache::leak(plan.limits, clock.clone()),
             snapshot: Snapshot::new(plan, &metrics).into(),
             clock,
             metrics,
-            log,
+            log: ArcSwapOption::from_pointee(log),
             draining: AtomicBool::new(false),
         });
-        Ok(Server { runtime, signals, proxy, stores, listeners, admin, drain })
+        Ok(Server { runtime, signals, proxy, stores, listeners, admin, load: None })
+    }
+
+    /// On SIGHUP, loads the configuration like this and takes it over.
+    pub fn reloading(mut self, load: impl Fn() -> Result<Plan, config::Error> + Send + 'static) -> Self {
+        self.load = Some(Box::new(load));
+        self
     }
 
     /// The addresses that clients connect to.
@@ -135,8 +146,8 @@ impl Server {
 
     /// Serves until told by a signal, or until `stop` is ready; then drains.
     pub fn run_until(self, stop: impl Future<Output = ()> + Send) -> Result<(), Error> {
-        let Server { runtime, signals, proxy, stores, listeners, admin, drain } = self;
-        let house = Serving { proxy, stores, drain, signals };
+        let Server { runtime, signals, proxy, stores, listeners, admin, load } = self;
+        let house = Serving { proxy, stores, load, signals };
         let result = runtime.block_on(house.serve(listeners, admin, stop));
         // What is left is cut: the time to finish is over.
         runtime.shutdown_timeout(Duration::from_millis(100));
@@ -148,11 +159,47 @@ impl Server {
 struct Serving {
     proxy: Proxy,
     stores: Arc<Stores>,
-    drain: Duration,
+    load: Option<Load>,
     signals: Signals,
 }
 
 impl Serving {
+    /// Takes a configuration over: all at once for new exchanges, while running ones keep theirs.
+    fn reload(&self) {
+        let result = match self.try_reload() {
+            Ok(()) => {
+                tracing::info!("the configuration was reloaded");
+                "ok"
+            }
+            Err(error) => {
+                // Stores that the refused file named are not kept.
+                self.stores.settle(&self.proxy.snapshot.load().plan.stores);
+                tracing::error!("the configuration was not reloaded, the old one stays:\n{error}");
+                "failed"
+            }
+        };
+        self.proxy.metrics.reloads.with_label_values(&[result]).inc();
+    }
+
+    fn try_reload(&self) -> Result<(), String> {
+        let load = self.load.as_ref().ok_or("there is no file to reload")?;
+        let old = self.proxy.snapshot.load_full();
+        let plan = load().map_err(|error| error.to_string())?;
+        let (before, now) = (&old.plan.settings, &plan.settings);
+        if (&before.listen, &before.admin, before.threads) != (&now.listen, &now.admin, now.threads) {
+            tracing::warn!("`listen`, `admin` and `threads` stay as they were; they change with a new process");
+        }
+        if before.log.access != now.log.access {
+            let log = now.log.access.as_ref().map(|settings| open_log(settings, &self.proxy.metrics)).transpose();
+            self.proxy.log.store(log.map_err(|error| error.to_string())?.map(Arc::new));
+        }
+        self.stores.settle(&plan.stores);
+        self.proxy.cache.set_limits(plan.limits);
+        plan.upstreams.iter().for_each(|upstream| upstream.start());
+        self.proxy.snapshot.store(Snapshot::new(plan, &self.proxy.metrics));
+        Ok(())
+    }
+
     async fn serve(
         mut self,
         listeners: Vec<std::net::TcpListener>,
@@ -195,32 +242,31 @@ impl Serving {
             };
             match request {
                 Request::Reopen => {
-                    if let Some(log) = &self.proxy.log {
+                    if let Some(log) = &*self.proxy.log.load() {
                         log.reopen();
                     }
                 }
-                Request::Reload => {
-                    tracing::warn!("this version does not reload; start a new process to change the configuration")
-                }
+                Request::Reload => self.reload(),
                 Request::Stop => break,
             }
         }
         self.drain(&stop, &app, &open).await;
         let _ = stop_admin.send(true);
-        if let Some(log) = &self.proxy.log {
+        if let Some(log) = &*self.proxy.log.load() {
             log.close();
         }
         Ok(())
     }
 
     async fn drain(&mut self, stop: &watch::Sender<bool>, app: &HttpProxy<Proxy>, open: &Open) {
+        let limit = self.proxy.snapshot.load().plan.settings.shutdown.drain.0;
         self.proxy.draining.store(true, Release);
         let _ = stop.send(true);
         ServerApp::cleanup(app).await;
-        tracing::info!(connections = open.count(), limit = ?self.drain, "draining");
+        tracing::info!(connections = open.count(), ?limit, "draining");
         tokio::select! {
             () = open.drained() => tracing::info!("drained"),
-            () = tokio::time::sleep(self.drain) => tracing::warn!(connections = open.count(), "the time to drain is over; cutting what is left"),
+            () = tokio::time::sleep(limit) => tracing::warn!(connections = open.count(), "the time to drain is over; cutting what is left"),
             () = self.signals.stop_again() => tracing::warn!(connections = open.count(), "told to stop a second time; cutting what is left"),
         }
     }

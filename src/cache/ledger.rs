@@ -6,24 +6,30 @@ use std::sync::atomic::{AtomicU64, Ordering::*};
 /// Bytes that all fills together may hold.
 #[derive(Debug)]
 pub struct Ledger {
-    limit: u64,
+    limit: AtomicU64,
     held: AtomicU64,
 }
 
 impl Ledger {
     /// An empty ledger.
     pub fn new(limit: u64) -> Self {
-        Ledger { limit, held: AtomicU64::new(0) }
+        Ledger { limit: AtomicU64::new(limit), held: AtomicU64::new(0) }
     }
 
     fn grow(&self, bytes: u64) -> bool {
-        let fits = |held: u64| held.checked_add(bytes).filter(|sum| *sum <= self.limit);
+        let limit = self.limit.load(Relaxed);
+        let fits = |held: u64| held.checked_add(bytes).filter(|sum| *sum <= limit);
         self.held.fetch_update(AcqRel, Acquire, fits).is_ok()
     }
 
     /// Sets bytes aside for one fill, if there is room.
     pub fn reserve(self: &Arc<Self>, bytes: u64) -> Option<Reservation> {
         self.grow(bytes).then(|| Reservation { ledger: self.clone(), bytes })
+    }
+
+    /// From now on there is so much room; what is set aside already stays.
+    pub fn set_limit(&self, limit: u64) {
+        self.limit.store(limit, Relaxed);
     }
 
     /// Bytes set aside now.

@@ -22,6 +22,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
+use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 use pingora::cache::key::{CacheHashKey, HashBinary};
 use pingora::cache::lock::{CacheKeyLockImpl, CacheLock};
@@ -70,7 +71,7 @@ const REMEMBERED: u64 = 4 << 20;
 /// The cache.
 pub struct Cache {
     clock: Clock,
-    limits: Limits,
+    limits: ArcSwap<Limits>,
     keys: Keys,
     lock: Box<CacheKeyLockImpl>,
     map: Memory<HashBinary, Slot>,
@@ -86,7 +87,7 @@ impl Cache {
     pub fn leak(limits: Limits, clock: Clock) -> &'static Cache {
         Box::leak(Box::new(Cache {
             clock,
-            limits,
+            limits: ArcSwap::from_pointee(limits),
             keys: Keys::new(),
             lock: CacheLock::new_boxed(LOCK_TIMEOUT),
             map: Memory::new(limits.memory),
@@ -104,6 +105,13 @@ impl Cache {
 
     fn next_fill(&self) -> u64 {
         self.fill_ids.fetch_add(1, Relaxed)
+    }
+
+    /// From now on is bounded like this; what is stored stays as far as it fits.
+    pub fn set_limits(&self, limits: Limits) {
+        self.limits.store(Arc::new(limits));
+        self.ledger.set_limit(limits.fills);
+        self.map.set_budget(limits.memory);
     }
 
     /// Makes keys.
@@ -126,11 +134,12 @@ impl Cache {
         if length.is_none() && outgrew() {
             return Err(Rule::TooLarge);
         }
-        let limit = if length.is_some() { self.limits.max_object } else { self.limits.max_unsized };
+        let limits = self.limits.load();
+        let limit = if length.is_some() { limits.max_object } else { limits.max_unsized };
         if length.is_some_and(|length| length > limit) {
             return Err(Rule::TooLarge);
         }
-        if self.ledger.held() + length.unwrap_or(1) > self.limits.fills {
+        if self.ledger.held() + length.unwrap_or(1) > limits.fills {
             return Err(Rule::FillsFull);
         }
         Ok(Terms { length, limit, patience })

@@ -3,6 +3,7 @@
 //! Nothing here stops at the first mistake: all are told at once, in the order of the
 //! file. A setting that would do nothing is a mistake.
 
+use std::cell::RefCell;
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,11 +28,12 @@ use crate::upstream::{Address, Timeouts, Upstream};
 pub(super) struct Compiler<'a> {
     parts: &'a Parts<'a>,
     complaints: Complaints<'a>,
+    declared: RefCell<BTreeMap<String, u64>>,
 }
 
 impl<'a> Compiler<'a> {
     pub(super) fn new(parts: &'a Parts<'a>, complaints: Complaints<'a>) -> Self {
-        Compiler { parts, complaints }
+        Compiler { parts, complaints, declared: RefCell::default() }
     }
 
     /// The plan, or everything that is wrong.
@@ -49,6 +51,7 @@ impl<'a> Compiler<'a> {
             trusted: settings.trust.proxies.clone(),
             limits,
             upstreams: upstreams.into_values().flatten().collect(),
+            stores: self.declared.into_inner(),
             settings,
         })
     }
@@ -328,8 +331,12 @@ impl<'a> Compiler<'a> {
             self.complaints.key(&at, format!("no destination named `{}`; there are: {}", to.name, names.join(", ")));
             return None;
         };
-        let around =
-            Surroundings { prefix: conditions.prefix.as_deref(), stores: self.parts.stores, clock: self.parts.clock };
+        let around = Surroundings {
+            prefix: conditions.prefix.as_deref(),
+            stores: self.parts.stores,
+            declared: &self.declared,
+            clock: self.parts.clock,
+        };
         match (entry.build)(&to.value, &around) {
             Ok(handler) => Some(Destination::Local(handler)),
             Err(complaint) => {

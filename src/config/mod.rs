@@ -9,6 +9,7 @@ pub mod error;
 pub mod place;
 pub mod settings;
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -20,7 +21,8 @@ use crate::route::Router;
 use crate::units::Network;
 use crate::upstream::Upstream;
 use compile::Compiler;
-use error::{Complaints, Error};
+use error::Complaints;
+pub use error::Error;
 use place::Index;
 use settings::Settings;
 
@@ -38,6 +40,8 @@ pub struct Plan {
     pub limits: Limits,
     /// All upstreams.
     pub upstreams: Vec<Arc<Upstream>>,
+    /// The key/value stores it names, with their memory.
+    pub stores: BTreeMap<String, u64>,
 }
 
 /// What a configuration is compiled with.

@@ -106,7 +106,7 @@ impl<'de> Deserialize<'de> for Listen {
 }
 
 /// The operator's listener.
-#[derive(Debug, Clone, serde::Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, serde::Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Admin {
     /// Its address, on loopback.
@@ -131,7 +131,7 @@ pub struct Log {
 }
 
 /// One line for each request.
-#[derive(Debug, Clone, Default, serde::Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, serde::Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct AccessLog {
     /// Where to; standard output when absent. Opened again on SIGUSR1.

@@ -67,7 +67,6 @@ impl Default for Settings {
 /// A store: its content outlives the routes that lead to it.
 pub struct Store {
     map: Memory<Box<[u8]>, Arc<Value>>,
-    memory: u64,
     tags: (RandomState, AtomicU64),
 }
 
@@ -84,7 +83,7 @@ struct Value {
 
 impl Store {
     fn new(memory: u64) -> Self {
-        Store { map: Memory::new(memory), memory, tags: (RandomState::new(), AtomicU64::new(0)) }
+        Store { map: Memory::new(memory), tags: (RandomState::new(), AtomicU64::new(0)) }
     }
 
     /// A tag that no other value has or had.
@@ -92,6 +91,11 @@ impl Store {
         let number = self.tags.1.fetch_add(1, Relaxed);
         let text = format!("\"{number:x}-{:016x}\"", self.tags.0.hash_one(number));
         HeaderValue::from_str(&text).unwrap_or_else(|_| HeaderValue::from_static("\"0\""))
+    }
+
+    /// From now on holds at most so much.
+    pub(super) fn set_memory(&self, memory: u64) {
+        self.map.set_budget(memory);
     }
 
     /// Gives back the memory of what has expired.
@@ -146,17 +150,13 @@ pub(super) fn build(value: &serde_yaml::Value, around: &Surroundings<'_>) -> Res
     {
         return Err(complaint(&format!("tokens[{index}]"), "a token has at least 16 characters, all visible ASCII"));
     }
-    let store = around.stores.get(&settings.store, || Store::new(settings.memory.0));
-    if store.memory != settings.memory.0 {
-        return Err(complaint(
-            "memory",
-            format!(
-                "the store `{}` is shared with another route, which says {}",
-                settings.store,
-                ByteSize(store.memory)
-            ),
-        ));
+    let declared = around.declared.borrow_mut().insert(settings.store.clone(), settings.memory.0);
+    if let Some(other) = declared.filter(|other| *other != settings.memory.0) {
+        let message =
+            format!("the store `{}` is shared with another route, which says {}", settings.store, ByteSize(other));
+        return Err(complaint("memory", message));
     }
+    let store = around.stores.get(&settings.store, || Store::new(settings.memory.0));
     Ok(Arc::new(Kv {
         store,
         clock: around.clock.clone(),

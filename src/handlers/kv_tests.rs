@@ -1,8 +1,10 @@
 //! The store, asked as a client asks it.
 
+use std::cell::RefCell;
+
 use super::*;
 use crate::handlers::Stores;
-use crate::testing::{Client, request};
+use crate::testing::Client;
 
 struct Setup {
     client: Client,
@@ -12,7 +14,8 @@ struct Setup {
 
 fn setup(settings: &str) -> Setup {
     let (clock, stores) = (Clock::system(), Stores::default());
-    let around = Surroundings { prefix: Some("/cache/"), stores: &stores, clock: &clock };
+    let declared = RefCell::default();
+    let around = Surroundings { prefix: Some("/cache/"), stores: &stores, declared: &declared, clock: &clock };
     let handler = build(&serde_yaml::from_str(settings).unwrap(), &around).unwrap();
     Setup { client: Client::new(handler, clock.clone()), clock, stores }
 }
@@ -223,9 +226,14 @@ fn settings_that_cannot_work_are_refused() {
         ("{}", Some("/cache"), "", "prefix"),
         ("{ allow: [10.0.0.0/99] }", Some("/cache/"), "allow[0]", "no network"),
     ] {
-        let around = Surroundings { prefix, stores: &stores, clock: &clock };
+        let declared = RefCell::default();
+        let around = Surroundings { prefix, stores: &stores, declared: &declared, clock: &clock };
         let complaint = build(&serde_yaml::from_str(settings).unwrap(), &around).err().unwrap();
         assert!(complaint.message.contains(message) && complaint.path == path, "{settings}: {complaint:?}");
     }
-    let _ = request("GET /");
+    let declared = RefCell::default();
+    let around = Surroundings { prefix: Some("/c/"), stores: &stores, declared: &declared, clock: &clock };
+    let build = |settings: &str| build(&serde_yaml::from_str(settings).unwrap(), &around);
+    assert!(build("{ store: s, memory: 32MiB }").is_ok() && build("{ store: s, memory: 32MiB }").is_ok());
+    assert!(build("{ store: s, memory: 64MiB }").err().unwrap().message.contains("another route, which says 32MiB"));
 }

@@ -4,6 +4,7 @@ pub mod kv;
 pub mod redirect;
 pub mod respond;
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -19,6 +20,8 @@ pub struct Surroundings<'a> {
     pub prefix: Option<&'a str>,
     /// The key/value stores, by name; routes that name the same one share it.
     pub stores: &'a Stores,
+    /// The memory that this configuration gives to each store it names.
+    pub declared: &'a RefCell<BTreeMap<String, u64>>,
     /// The time.
     pub clock: &'a Clock,
 }
@@ -31,6 +34,15 @@ impl Stores {
     /// The store of this name, made when it is not there yet.
     pub fn get(&self, name: &str, make: impl FnOnce() -> kv::Store) -> Arc<kv::Store> {
         self.0.lock().entry(name.to_owned()).or_insert_with(|| Arc::new(make())).clone()
+    }
+
+    /// Gives each store its memory, and lets go of those that are not named. Content stays.
+    pub fn settle(&self, declared: &BTreeMap<String, u64>) {
+        let mut stores = self.0.lock();
+        stores.retain(|name, _| declared.contains_key(name));
+        for (name, store) in stores.iter() {
+            store.set_memory(declared[name]);
+        }
     }
 
     /// All of them.

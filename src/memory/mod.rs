@@ -181,6 +181,13 @@ impl<K: AsRef<[u8]>, V: Clone> Memory<K, V> {
         swept
     }
 
+    /// From now on holds at most so much; what is too much goes at once.
+    pub fn set_budget(&self, budget: u64) {
+        self.budget.store(budget, Relaxed);
+        let mut gone = Vec::new();
+        self.make_room(0, &mut gone);
+    }
+
     /// How much is used.
     pub fn usage(&self) -> Usage {
         Usage {
@@ -276,6 +283,17 @@ mod tests {
             assert_eq!(map.get(&key(n), now), Some(n));
             assert!(map.usage().bytes <= 20 << 20, "{}", map.usage().bytes);
         }
+    }
+
+    #[test]
+    fn a_smaller_budget_holds_at_once() {
+        let now = Clock::system().now();
+        let map = Memory::new(1 << 20);
+        for n in 0..200 {
+            map.put(key(n), n, 4_000, None, now);
+        }
+        map.set_budget(100_000);
+        assert!(map.usage().bytes <= 100_000 && map.usage().entries > 10);
     }
 
     #[test]

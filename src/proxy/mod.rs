@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
-use arc_swap::ArcSwap;
+use arc_swap::{ArcSwap, ArcSwapOption};
 use async_trait::async_trait;
 use bytes::Bytes;
 use http::{Method, Version};
@@ -86,7 +86,7 @@ pub struct House {
     /// Counters.
     pub metrics: Arc<Metrics>,
     /// One line for each request.
-    pub log: Option<AccessLog>,
+    pub log: ArcSwapOption<AccessLog>,
     /// Set when the process is to end.
     pub draining: AtomicBool,
 }
@@ -466,7 +466,7 @@ impl ProxyHttp for Proxy {
         let number = ctx.route.as_ref().map_or(counters.len() - 1, |route| route.number);
         counters[number.min(counters.len() - 1)].count(ctx.exchange.status, cache_word(&ctx.exchange));
         ctx.plugins(|chain, exchange| chain.log(exchange));
-        if let Some(log) = &self.log {
+        if let Some(log) = &*self.log.load() {
             log.write(session.req_header(), &mut ctx.exchange, self.clock.now());
         }
     }

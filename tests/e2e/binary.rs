@@ -1,9 +1,10 @@
 //! The binary: command line, exit codes, signals, logs.
 
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-use crate::support::{Client, Origin, Process, TempFile, free_port, run, wait_until};
+use crate::support::{Client, Origin, Process, TempFile, free_port, metric, run, wait_until};
 
 fn headwall(arguments: &[&str]) -> (i32, String, String) {
     run(Command::new(env!("CARGO_BIN_EXE_headwall")).args(arguments))
@@ -134,8 +135,80 @@ fn term_cuts_what_does_not_finish_in_time() {
     assert!(since.elapsed() < Duration::from_secs(3), "{:?}", since.elapsed());
 }
 
+/// Twenty files, every fourth of them broken, while clients ask and an event stream runs.
 #[test]
-fn hup_does_not_kill_and_usr1_opens_the_log_again() {
+fn hup_takes_a_new_file_over_and_drops_nothing() {
+    let origin = Origin::start();
+    let (port, admin_port) = (free_port(), free_port());
+    let (here, admin) = (([127, 0, 0, 1], port).into(), ([127, 0, 0, 1], admin_port).into());
+    let yaml = |version: usize| {
+        let broken = if version.is_multiple_of(4) { "x" } else { "" };
+        format!(
+            "threads: 2\nlisten: [\"127.0.0.1:{port}\"]\nadmin: {{ listen: \"127.0.0.1:{admin_port}\" }}\n\
+             upstreams: {{ app: {{ servers: [\"localhost:{}\"] }} }}\nroutes:\n\
+             - {{ match: {{ path: /version }}, to: {{ respond{broken}: {{ content: \"{version}\" }} }} }}\n\
+             - {{ match: {{ prefix: /cache/ }}, to: {{ kv: {{ memory: {}MiB }} }} }}\n\
+             - {{ to: {{ proxy: app }}, cache: {{}} }}\n",
+            origin.port,
+            32 + version
+        )
+    };
+    let file = TempFile::new("reloaded.yaml", &yaml(1));
+    let process = Process::start(&["run", "--config", file.path()]).ready(port).ready(admin_port);
+    let ask = |client: &mut Client, target: &str| {
+        client.request("GET", target, "");
+        client.response("GET").whole(200)
+    };
+    let client = || Client::to(here);
+    let mut keeper = client();
+    keeper.request("PUT", "/cache/kept", "Content-Length: 4\r\n");
+    keeper.send("kept");
+    assert_eq!(keeper.response("PUT").status, 201);
+    ask(&mut keeper, "/stored?h.Cache-Control=max-age=600");
+    let mut events = client();
+    events.request("GET", "/events?every=20", "");
+    events.head();
+
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let load = |name: &'static str| {
+            let over = &over;
+            scope.spawn(move || {
+                let mut kept_alive = client();
+                let mut asked = 0;
+                while !over.load(Relaxed) {
+                    ask(&mut kept_alive, &format!("/{name}?n={asked}"));
+                    ask(&mut client(), "/stored?h.Cache-Control=max-age=600");
+                    asked += 1;
+                }
+                asked
+            })
+        };
+        let loads = [load("a"), load("b")];
+        for version in 2..=21 {
+            std::fs::write(&file.0, yaml(version)).unwrap();
+            let good = !version.is_multiple_of(4);
+            let counter = format!("headwall_reloads_total{{result=\"{}\"}}", if good { "ok" } else { "failed" });
+            let before = metric(admin, &counter);
+            process.signal("HUP");
+            wait_until(|| metric(admin, &counter) == before + 1.0);
+            // A bad file changes nothing.
+            let serves = if good { version } else { version - 1 };
+            assert_eq!(ask(&mut keeper, "/version").text(), serves.to_string());
+            assert!(events.chunk().is_some_and(|chunk| !chunk.is_empty()), "the stream goes on");
+        }
+        over.store(true, Relaxed);
+        for load in loads {
+            assert!(load.join().unwrap() > 10, "there was load");
+        }
+    });
+    assert_eq!(ask(&mut keeper, "/cache/kept").text(), "kept");
+    assert_eq!(origin.count("/stored"), 1, "stored responses stay");
+    assert_eq!(origin.count("/events"), 1);
+}
+
+#[test]
+fn usr1_opens_the_log_again() {
     let origin = Origin::start();
     let port = free_port();
     let log = TempFile::new("access.log", "");
@@ -147,7 +220,6 @@ fn hup_does_not_kill_and_usr1_opens_the_log_again() {
         client.request("GET", target, "User-Agent: test\r\n");
         client.response("GET").whole(200)
     };
-    process.signal("HUP");
     get("/one");
     let read = || std::fs::read_to_string(&log.0).unwrap_or_default();
     wait_until(|| read().contains("/one"));

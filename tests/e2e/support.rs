@@ -171,12 +171,17 @@ impl Headwall {
 
     /// A number from the metrics; the name with its labels.
     pub fn metric(&self, name: &str) -> f64 {
-        let mut client = Client::to(self.admin);
-        client.send("GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
-        let text = client.response("GET").text();
-        let line = text.lines().find(|line| line.strip_prefix(name).is_some_and(|rest| rest.starts_with(' ')));
-        line.map_or(0.0, |line| line.rsplit(' ').next().unwrap().parse().unwrap())
+        metric(self.admin, name)
     }
+}
+
+/// A number from the metrics of the admin listener there.
+pub fn metric(admin: SocketAddr, name: &str) -> f64 {
+    let mut client = Client::to(admin);
+    client.send("GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+    let text = client.response("GET").text();
+    let line = text.lines().find(|line| line.strip_prefix(name).is_some_and(|rest| rest.starts_with(' ')));
+    line.map_or(0.0, |line| line.rsplit(' ').next().unwrap().parse().unwrap())
 }
 
 impl Drop for Headwall {
