@@ -23,6 +23,7 @@ pub mod metrics;
 pub mod plugin;
 pub mod plugins;
 pub mod proxy;
+pub mod reload;
 pub mod route;
 pub mod server;
 pub mod template;

@@ -63,7 +63,14 @@ impl Stock {
 }
 
 /// Counters of one route: status class by cache word.
-pub struct RouteMetrics([[Counter; CACHE_WORDS.len()]; 6]);
+pub struct RouteMetrics([[Counter; CACHE_WORDS.len()]; CLASSES]);
+
+/// 1xx to 5xx, and none at all.
+const CLASSES: usize = 6;
+
+fn class_name(class: usize) -> String {
+    if class == 0 { "none".to_owned() } else { format!("{class}xx") }
+}
 
 impl RouteMetrics {
     /// Counts a request.
@@ -103,6 +110,11 @@ impl Metrics {
                 evicted: gauge(&format!("{name}_evicted"), &format!("Entries of {what} that went for lack of room."))?,
             })
         };
+        let reloads = labelled("reloads_total", "Reloads of the configuration, by result.", &["result"])?;
+        // There from the start, so that the first failure is a change.
+        for result in ["ok", "failed"] {
+            reloads.with_label_values(&[result]);
+        }
         Ok(Metrics {
             requests: labelled("requests_total", "Requests answered.", &["route", "status", "cache"])?,
             sent_bytes: counter("sent_bytes_total", "Content bytes sent to clients.")?,
@@ -113,7 +125,7 @@ impl Metrics {
             not_stored: labelled("not_stored_total", "Responses not stored, by the rule that decided.", &["rule"])?,
             connect_failures: counter("connect_failures_total", "Connections to servers that could not be made.")?,
             retries: counter("retries_total", "Requests sent again after a failure.")?,
-            reloads: labelled("reloads_total", "Reloads of the configuration, by result.", &["result"])?,
+            reloads,
             log_dropped: counter("log_dropped_total", "Access log lines lost because the log was too slow.")?,
             cache: stock("cache", "stored responses")?,
             kv: stock("kv", "key/value pairs")?,
@@ -125,10 +137,18 @@ impl Metrics {
 
     /// The counters of a route.
     pub fn route(&self, name: &str) -> RouteMetrics {
-        let class = |class: usize| if class == 0 { "none".to_owned() } else { format!("{class}xx") };
-        RouteMetrics(std::array::from_fn(|status| {
-            std::array::from_fn(|word| self.requests.with_label_values(&[name, &class(status), CACHE_WORDS[word]]))
+        RouteMetrics(std::array::from_fn(|class| {
+            std::array::from_fn(|word| self.requests.with_label_values(&[name, &class_name(class), CACHE_WORDS[word]]))
         }))
+    }
+
+    /// Lets go of the counters of a route that is no more.
+    pub fn forget(&self, name: &str) {
+        for class in 0..CLASSES {
+            for word in CACHE_WORDS {
+                let _ = self.requests.remove_label_values(&[name, &class_name(class), word]);
+            }
+        }
     }
 
     /// The gauges of stored responses.
@@ -173,5 +193,7 @@ mod tests {
         assert!(text.contains("headwall_requests_total{cache=\"hit\",route=\"app\",status=\"2xx\"} 2"), "{text}");
         assert!(text.contains("headwall_requests_total{cache=\"none\",route=\"app\",status=\"5xx\"} 1"), "{text}");
         assert!(!text.contains("status=\"3xx\""), "what never happened is not listed");
+        metrics.forget("app");
+        assert!(!metrics.text().contains("route=\"app\""));
     }
 }

@@ -5,24 +5,23 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::*};
 use std::time::Duration;
 
-use arc_swap::ArcSwapOption;
 use pingora::apps::http_app::HttpServer;
 use pingora::apps::{HttpServerOptions, ServerApp};
 use pingora::proxy::{HttpProxy, http_proxy};
 use pingora::server::configuration::ServerConf;
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 
 use crate::access_log::AccessLog;
 use crate::admin::Admin;
 use crate::cache::Cache;
 use crate::clock::Clock;
-use crate::config::settings::AccessLog as LogSettings;
 use crate::config::{self, Plan};
 use crate::handlers::Stores;
 use crate::listener::{self, Open};
 use crate::metrics::Metrics;
 use crate::proxy::{House, Proxy, Snapshot};
+use crate::reload::{Load, Reloader};
 
 /// Requests on one connection; then it is closed, which frees what piled up for it.
 const REQUESTS_PER_CONNECTION: u32 = 10_000;
@@ -67,11 +66,8 @@ pub struct Server {
     stores: Arc<Stores>,
     listeners: Vec<std::net::TcpListener>,
     admin: Option<std::net::TcpListener>,
-    load: Option<Load>,
+    load: Option<Arc<Load>>,
 }
-
-/// Loads the configuration again.
-type Load = Box<dyn Fn() -> Result<Plan, config::Error> + Send>;
 
 fn take(address: SocketAddr) -> Result<std::net::TcpListener, Error> {
     listener::bind(address).map_err(|error| {
@@ -83,13 +79,6 @@ fn take(address: SocketAddr) -> Result<std::net::TcpListener, Error> {
             _ => error.to_string(),
         };
         Error::Bind { address, reason }
-    })
-}
-
-fn open_log(settings: &LogSettings, metrics: &Arc<Metrics>) -> Result<AccessLog, Error> {
-    AccessLog::open(settings, metrics.clone()).map_err(|source| {
-        let file = settings.file.as_ref().map_or_else(|| "standard output".into(), |file| file.display().to_string());
-        Error::Log { file, source }
     })
 }
 
@@ -110,22 +99,25 @@ impl Server {
         let metrics = Arc::new(Metrics::new()?);
         let listeners = plan.settings.listen.iter().map(|listen| take(listen.bind)).collect::<Result<_, _>>()?;
         let admin = plan.settings.admin.as_ref().map(|admin| take(admin.listen.bind)).transpose()?;
-        let log = plan.settings.log.access.as_ref().map(|settings| open_log(settings, &metrics)).transpose()?;
-        stores.settle(&plan.stores);
+        let log = plan.settings.log.access.as_ref().map(|settings| {
+            let log = AccessLog::open(settings, metrics.clone());
+            log.map(Arc::new).map_err(|source| Error::Log { file: settings.place(), source })
+        });
+        let log = log.transpose()?;
+        stores.publish(&plan.stores);
         let proxy = Proxy::new(House {
             cache: Cache::leak(plan.limits, clock.clone()),
-            snapshot: Snapshot::new(plan, &metrics).into(),
+            snapshot: Snapshot::new(plan, log, &metrics).into(),
             clock,
             metrics,
-            log: ArcSwapOption::from_pointee(log),
             draining: AtomicBool::new(false),
         });
         Ok(Server { runtime, signals, proxy, stores, listeners, admin, load: None })
     }
 
     /// On SIGHUP, loads the configuration like this and takes it over.
-    pub fn reloading(mut self, load: impl Fn() -> Result<Plan, config::Error> + Send + 'static) -> Self {
-        self.load = Some(Box::new(load));
+    pub fn reloading(mut self, load: impl Fn() -> Result<Plan, config::Error> + Send + Sync + 'static) -> Self {
+        self.load = Some(Arc::new(load));
         self
     }
 
@@ -159,47 +151,11 @@ impl Server {
 struct Serving {
     proxy: Proxy,
     stores: Arc<Stores>,
-    load: Option<Load>,
+    load: Option<Arc<Load>>,
     signals: Signals,
 }
 
 impl Serving {
-    /// Takes a configuration over: all at once for new exchanges, while running ones keep theirs.
-    fn reload(&self) {
-        let result = match self.try_reload() {
-            Ok(()) => {
-                tracing::info!("the configuration was reloaded");
-                "ok"
-            }
-            Err(error) => {
-                // Stores that the refused file named are not kept.
-                self.stores.settle(&self.proxy.snapshot.load().plan.stores);
-                tracing::error!("the configuration was not reloaded, the old one stays:\n{error}");
-                "failed"
-            }
-        };
-        self.proxy.metrics.reloads.with_label_values(&[result]).inc();
-    }
-
-    fn try_reload(&self) -> Result<(), String> {
-        let load = self.load.as_ref().ok_or("there is no file to reload")?;
-        let old = self.proxy.snapshot.load_full();
-        let plan = load().map_err(|error| error.to_string())?;
-        let (before, now) = (&old.plan.settings, &plan.settings);
-        if (&before.listen, &before.admin, before.threads) != (&now.listen, &now.admin, now.threads) {
-            tracing::warn!("`listen`, `admin` and `threads` stay as they were; they change with a new process");
-        }
-        if before.log.access != now.log.access {
-            let log = now.log.access.as_ref().map(|settings| open_log(settings, &self.proxy.metrics)).transpose();
-            self.proxy.log.store(log.map_err(|error| error.to_string())?.map(Arc::new));
-        }
-        self.stores.settle(&plan.stores);
-        self.proxy.cache.set_limits(plan.limits);
-        plan.upstreams.iter().for_each(|upstream| upstream.start());
-        self.proxy.snapshot.store(Snapshot::new(plan, &self.proxy.metrics));
-        Ok(())
-    }
-
     async fn serve(
         mut self,
         listeners: Vec<std::net::TcpListener>,
@@ -211,7 +167,7 @@ impl Serving {
         let open = Arc::new(Open::default());
         let admin_open = Arc::new(Open::default());
         let snapshot = self.proxy.snapshot.load_full();
-        snapshot.plan.upstreams.iter().for_each(|upstream| upstream.start());
+        snapshot.plan.upstreams.iter().for_each(|upstream| upstream.start(&[]));
         let app = Arc::new(app(self.proxy.clone()));
         for listener in listeners {
             let address = listener.local_addr()?;
@@ -235,6 +191,9 @@ impl Serving {
             tracing::info!(%address, "listening for operators");
         }
         tokio::spawn(sweep(self.proxy.clone(), self.stores.clone()));
+        let reload = Arc::new(Notify::new());
+        let reloader = Reloader::new(self.proxy.clone(), self.stores.clone(), self.load.take());
+        let reloader = tokio::spawn(reloader.run(reload.clone()));
         loop {
             let request = tokio::select! {
                 request = self.signals.next() => request,
@@ -242,17 +201,18 @@ impl Serving {
             };
             match request {
                 Request::Reopen => {
-                    if let Some(log) = &*self.proxy.log.load() {
+                    if let Some(log) = &self.proxy.snapshot.load().log {
                         log.reopen();
                     }
                 }
-                Request::Reload => self.reload(),
+                Request::Reload => reload.notify_one(),
                 Request::Stop => break,
             }
         }
+        reloader.abort();
         self.drain(&stop, &app, &open).await;
         let _ = stop_admin.send(true);
-        if let Some(log) = &*self.proxy.log.load() {
+        if let Some(log) = &self.proxy.snapshot.load().log {
             log.close();
         }
         Ok(())

@@ -21,7 +21,7 @@ const FLOORS: &[&[&str]] = &[
     &["access_log"],
     &["proxy"],
     &["admin"],
-    &["listener"],
+    &["listener", "reload"],
     &["server"],
     &["testing", "cli"],
 ];

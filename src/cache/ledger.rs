@@ -27,6 +27,11 @@ impl Ledger {
         self.grow(bytes).then(|| Reservation { ledger: self.clone(), bytes })
     }
 
+    /// Whether so much could be set aside now.
+    pub fn fits(&self, bytes: u64) -> bool {
+        self.held().checked_add(bytes).is_some_and(|sum| sum <= self.limit.load(Relaxed))
+    }
+
     /// From now on there is so much room; what is set aside already stays.
     pub fn set_limit(&self, limit: u64) {
         self.limit.store(limit, Relaxed);

@@ -22,7 +22,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 use pingora::cache::key::{CacheHashKey, HashBinary};
 use pingora::cache::lock::{CacheKeyLockImpl, CacheLock};
@@ -71,7 +70,6 @@ const REMEMBERED: u64 = 4 << 20;
 /// The cache.
 pub struct Cache {
     clock: Clock,
-    limits: ArcSwap<Limits>,
     keys: Keys,
     lock: Box<CacheKeyLockImpl>,
     map: Memory<HashBinary, Slot>,
@@ -87,7 +85,6 @@ impl Cache {
     pub fn leak(limits: Limits, clock: Clock) -> &'static Cache {
         Box::leak(Box::new(Cache {
             clock,
-            limits: ArcSwap::from_pointee(limits),
             keys: Keys::new(),
             lock: CacheLock::new_boxed(LOCK_TIMEOUT),
             map: Memory::new(limits.memory),
@@ -109,9 +106,11 @@ impl Cache {
 
     /// From now on is bounded like this; what is stored stays as far as it fits.
     pub fn set_limits(&self, limits: Limits) {
-        self.limits.store(Arc::new(limits));
         self.ledger.set_limit(limits.fills);
         self.map.set_budget(limits.memory);
+        // What was too large may not be any more: all that is remembered goes.
+        self.uncacheable.set_budget(0);
+        self.uncacheable.set_budget(REMEMBERED);
     }
 
     /// Makes keys.
@@ -129,17 +128,22 @@ impl Cache {
     }
 
     /// How a response of this length would be bounded; `Err` when it is too long.
-    pub fn terms(&self, key: &CacheKey, length: Option<u64>, patience: Duration) -> Result<Terms, Rule> {
+    pub fn terms(
+        &self,
+        key: &CacheKey,
+        length: Option<u64>,
+        limits: &Limits,
+        patience: Duration,
+    ) -> Result<Terms, Rule> {
         let outgrew = || self.predicted_uncacheable_reason(key) == Some(NoCacheReason::ResponseTooLarge);
         if length.is_none() && outgrew() {
             return Err(Rule::TooLarge);
         }
-        let limits = self.limits.load();
         let limit = if length.is_some() { limits.max_object } else { limits.max_unsized };
         if length.is_some_and(|length| length > limit) {
             return Err(Rule::TooLarge);
         }
-        if self.ledger.held() + length.unwrap_or(1) > limits.fills {
+        if !self.ledger.fits(length.unwrap_or(1)) {
             return Err(Rule::FillsFull);
         }
         Ok(Terms { length, limit, patience })

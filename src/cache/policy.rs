@@ -310,10 +310,15 @@ pub enum Reuse {
     Validate,
     /// Not for this request: it carries credentials (RFC 9111 §3.5).
     NotForThis,
+    /// Not at all: it was stored by force, and the route respects what the origin says.
+    Outdated,
 }
 
 /// Decides about a stored response (RFC 9111 §4). `came` is when the request arrived.
 pub fn reuse(request: &HeaderMap, life: &Life, policy: &Policy, came: Moment, now: Moment) -> Reuse {
+    if !policy.force && life.rule == Rule::Forced {
+        return Reuse::Outdated;
+    }
     if !policy.force && request.contains_key(AUTHORIZATION) && !life.authorized {
         return Reuse::NotForThis;
     }

@@ -263,6 +263,12 @@ fn reuse_of_what_is_stored() {
         let now = came.after(secs(after));
         assert_eq!(reuse(&fields(request), &life, &Policy::default(), came, now), expected, "{why}");
     }
+    let ttl = Ttl { any: Some(secs(60)), ..Ttl::default() };
+    let forced = Policy { force: true, ttl, ..Policy::default() };
+    let mut life = verdict("", "cache-control: private", &forced).unwrap();
+    (life.received, life.born) = (came.before(secs(1)), came);
+    assert_eq!(reuse(&fields(""), &life, &forced, came, came), Reuse::Fresh);
+    assert_eq!(reuse(&fields(""), &life, &Policy::default(), came, came), Reuse::Outdated, "force was taken back");
     let life = stored("no-cache");
     assert_eq!(
         reuse(&fields(""), &life, &Policy::default(), life.received, came),

@@ -3,7 +3,6 @@
 //! Nothing here stops at the first mistake: all are told at once, in the order of the
 //! file. A setting that would do nothing is a mistake.
 
-use std::cell::RefCell;
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,7 +16,7 @@ use super::{Parts, Plan};
 use crate::cache::Limits;
 use crate::cache::policy::{Policy, Ttl};
 use crate::fields::connection::frames;
-use crate::handlers::{self, Surroundings};
+use crate::handlers::{self, Draft, Surroundings};
 use crate::plugin::{Chain, Complaint, Hooks};
 use crate::plugins;
 use crate::route::{Conditions, Destination, Route, RouteCache, Router};
@@ -28,12 +27,12 @@ use crate::upstream::{Address, Timeouts, Upstream};
 pub(super) struct Compiler<'a> {
     parts: &'a Parts<'a>,
     complaints: Complaints<'a>,
-    declared: RefCell<BTreeMap<String, u64>>,
+    stores: Draft<'a>,
 }
 
 impl<'a> Compiler<'a> {
     pub(super) fn new(parts: &'a Parts<'a>, complaints: Complaints<'a>) -> Self {
-        Compiler { parts, complaints, declared: RefCell::default() }
+        Compiler { parts, complaints, stores: Draft::new(parts.stores) }
     }
 
     /// The plan, or everything that is wrong.
@@ -51,7 +50,7 @@ impl<'a> Compiler<'a> {
             trusted: settings.trust.proxies.clone(),
             limits,
             upstreams: upstreams.into_values().flatten().collect(),
-            stores: self.declared.into_inner(),
+            stores: self.stores.finish(),
             settings,
         })
     }
@@ -331,12 +330,8 @@ impl<'a> Compiler<'a> {
             self.complaints.key(&at, format!("no destination named `{}`; there are: {}", to.name, names.join(", ")));
             return None;
         };
-        let around = Surroundings {
-            prefix: conditions.prefix.as_deref(),
-            stores: self.parts.stores,
-            declared: &self.declared,
-            clock: self.parts.clock,
-        };
+        let around =
+            Surroundings { prefix: conditions.prefix.as_deref(), stores: &self.stores, clock: self.parts.clock };
         match (entry.build)(&to.value, &around) {
             Ok(handler) => Some(Destination::Local(handler)),
             Err(complaint) => {

@@ -9,13 +9,12 @@ pub mod error;
 pub mod place;
 pub mod settings;
 
-use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
 use crate::cache::Limits;
 use crate::clock::Clock;
-use crate::handlers::Stores;
+use crate::handlers::{Named, Stores};
 use crate::plugin::{Chain, Entry};
 use crate::route::Router;
 use crate::units::Network;
@@ -41,7 +40,7 @@ pub struct Plan {
     /// All upstreams.
     pub upstreams: Vec<Arc<Upstream>>,
     /// The key/value stores it names, with their memory.
-    pub stores: BTreeMap<String, u64>,
+    pub stores: Named,
 }
 
 /// What a configuration is compiled with.

@@ -140,6 +140,13 @@ pub struct AccessLog {
     pub format: Format,
 }
 
+impl AccessLog {
+    /// Where to, for people.
+    pub fn place(&self) -> String {
+        self.file.as_ref().map_or_else(|| "standard output".into(), |file| file.display().to_string())
+    }
+}
+
 /// The form of the access log.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]

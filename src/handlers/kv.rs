@@ -82,7 +82,7 @@ struct Value {
 }
 
 impl Store {
-    fn new(memory: u64) -> Self {
+    pub(super) fn new(memory: u64) -> Self {
         Store { map: Memory::new(memory), tags: (RandomState::new(), AtomicU64::new(0)) }
     }
 
@@ -150,13 +150,11 @@ pub(super) fn build(value: &serde_yaml::Value, around: &Surroundings<'_>) -> Res
     {
         return Err(complaint(&format!("tokens[{index}]"), "a token has at least 16 characters, all visible ASCII"));
     }
-    let declared = around.declared.borrow_mut().insert(settings.store.clone(), settings.memory.0);
-    if let Some(other) = declared.filter(|other| *other != settings.memory.0) {
+    let store = around.stores.get(&settings.store, settings.memory.0).map_err(|other| {
         let message =
             format!("the store `{}` is shared with another route, which says {}", settings.store, ByteSize(other));
-        return Err(complaint("memory", message));
-    }
-    let store = around.stores.get(&settings.store, || Store::new(settings.memory.0));
+        complaint("memory", message)
+    })?;
     Ok(Arc::new(Kv {
         store,
         clock: around.clock.clone(),
@@ -301,19 +299,23 @@ impl Kv {
         let encoding = value.encoding.as_ref().map_or(0, HeaderValue::len);
         let weight = (value.content.len() + value.kind.len() + encoding + 256) as u64;
         let expires = ttl.map(|ttl| now.after(ttl));
-        let fields = &request.headers;
+        let (fields, length) = (&request.headers, key.len());
         let new = self.store.map.update(key, now, |there| {
             let tag = there.map(|value| value.tag.as_bytes());
             if names(fields, &IF_MATCH, tag, strongly_equal) == Some(false)
                 || names(fields, &IF_NONE_MATCH, tag, weakly_equal) == Some(true)
             {
-                return (Change::Keep, None);
+                return (Change::Keep, Err(precondition()));
             }
-            (Change::Put { value, weight, expires }, Some(there.is_none()))
+            // The memory may have shrunk since the route said how large a value may be.
+            if !self.store.map.fits(length, weight) {
+                return (Change::Keep, Err(Reply::text(413, "the store has no room for a value this large any more")));
+            }
+            (Change::Put { value, weight, expires }, Ok(there.is_none()))
         });
         match new {
-            None => Err(precondition()),
-            Some(new) => Ok(Reply::new(if new { 201 } else { 200 }, "").with(ETAG, tag)),
+            Err(refusal) => Err(refusal),
+            Ok(new) => Ok(Reply::new(if new { 201 } else { 200 }, "").with(ETAG, tag)),
         }
     }
 

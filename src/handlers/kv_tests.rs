@@ -1,9 +1,7 @@
 //! The store, asked as a client asks it.
 
-use std::cell::RefCell;
-
 use super::*;
-use crate::handlers::Stores;
+use crate::handlers::{Draft, Stores};
 use crate::testing::Client;
 
 struct Setup {
@@ -14,9 +12,10 @@ struct Setup {
 
 fn setup(settings: &str) -> Setup {
     let (clock, stores) = (Clock::system(), Stores::default());
-    let declared = RefCell::default();
-    let around = Surroundings { prefix: Some("/cache/"), stores: &stores, declared: &declared, clock: &clock };
+    let draft = Draft::new(&stores);
+    let around = Surroundings { prefix: Some("/cache/"), stores: &draft, clock: &clock };
     let handler = build(&serde_yaml::from_str(settings).unwrap(), &around).unwrap();
+    stores.publish(&draft.finish());
     Setup { client: Client::new(handler, clock.clone()), clock, stores }
 }
 
@@ -192,6 +191,35 @@ async fn memory_is_bounded_and_comes_back() {
 }
 
 #[tokio::test]
+async fn a_store_that_shrank_keeps_what_fits_and_refuses_the_rest() {
+    let Setup { client, stores, .. } = setup("{ memory: 1MiB, max_value: 512KiB }");
+    assert_eq!(client.send("PUT /cache/small", "kept").await.status(), 201);
+    let named = Draft::new(&stores);
+    assert!(named.get("default", 128 << 10).is_ok());
+    assert_eq!(named.get("default", 256 << 10).err(), Some(128 << 10));
+    stores.publish(&named.finish());
+    // The route still says 512 KiB: it was there before.
+    let refused = client.send("PUT /cache/small", &"x".repeat(200_000)).await;
+    assert_eq!((refused.status(), client.send("GET /cache/small", "").await.text()), (413, "kept"));
+}
+
+#[test]
+fn stores_that_nobody_names_any_more_go() {
+    let stores = Stores::default();
+    for names in [&["a", "b"][..], &["b", "c"]] {
+        let draft = Draft::new(&stores);
+        for name in names {
+            draft.get(name, 1 << 20).ok().unwrap();
+        }
+        stores.publish(&draft.finish());
+    }
+    assert_eq!(stores.all().into_iter().map(|(name, _)| name).collect::<Vec<_>>(), ["b", "c"]);
+    // What is only drafted changes nothing.
+    Draft::new(&stores).get("d", 1 << 20).ok().unwrap();
+    assert_eq!(stores.all().len(), 2);
+}
+
+#[tokio::test]
 async fn parallel_puts_leave_one_whole_value() {
     let Setup { client, .. } = setup("{}");
     let client = Arc::new(client);
@@ -226,13 +254,13 @@ fn settings_that_cannot_work_are_refused() {
         ("{}", Some("/cache"), "", "prefix"),
         ("{ allow: [10.0.0.0/99] }", Some("/cache/"), "allow[0]", "no network"),
     ] {
-        let declared = RefCell::default();
-        let around = Surroundings { prefix, stores: &stores, declared: &declared, clock: &clock };
+        let draft = Draft::new(&stores);
+        let around = Surroundings { prefix, stores: &draft, clock: &clock };
         let complaint = build(&serde_yaml::from_str(settings).unwrap(), &around).err().unwrap();
         assert!(complaint.message.contains(message) && complaint.path == path, "{settings}: {complaint:?}");
     }
-    let declared = RefCell::default();
-    let around = Surroundings { prefix: Some("/c/"), stores: &stores, declared: &declared, clock: &clock };
+    let draft = Draft::new(&stores);
+    let around = Surroundings { prefix: Some("/c/"), stores: &draft, clock: &clock };
     let build = |settings: &str| build(&serde_yaml::from_str(settings).unwrap(), &around);
     assert!(build("{ store: s, memory: 32MiB }").is_ok() && build("{ store: s, memory: 32MiB }").is_ok());
     assert!(build("{ store: s, memory: 64MiB }").err().unwrap().message.contains("another route, which says 32MiB"));

@@ -103,8 +103,9 @@ impl<K: AsRef<[u8]>, V: Clone> Memory<K, V> {
                 Change::Keep => {}
                 Change::Remove => gone.extend(shard.remove(hash, key.as_ref())),
                 Change::Put { value, weight, expires } => {
+                    let fits = self.fits(key.as_ref().len(), weight);
                     let weight = weight + key.as_ref().len() as u64 + OVERHEAD;
-                    if weight > self.budget.load(Relaxed) {
+                    if !fits {
                         gone.extend(shard.remove(hash, key.as_ref()));
                         gone.push(value);
                     } else {
@@ -181,11 +182,36 @@ impl<K: AsRef<[u8]>, V: Clone> Memory<K, V> {
         swept
     }
 
+    /// Whether an entry of this weight, with a key of this length, can be kept at all.
+    pub fn fits(&self, key: usize, weight: u64) -> bool {
+        weight + key as u64 + OVERHEAD <= self.budget.load(Relaxed)
+    }
+
     /// From now on holds at most so much; what is too much goes at once.
     pub fn set_budget(&self, budget: u64) {
         self.budget.store(budget, Relaxed);
-        let mut gone = Vec::new();
-        self.make_room(0, &mut gone);
+        let mut found = true;
+        while found && self.used.load(Relaxed) > budget {
+            found = false;
+            // One at a time, so that nobody waits long for a lock, from those that have more than their share.
+            for shard in &self.shards {
+                let gone = {
+                    let mut shard = shard.write();
+                    let before = shard.weight();
+                    if before.saturating_mul(SHARDS as u64) < self.used.load(Relaxed) {
+                        continue;
+                    }
+                    let gone = shard.evict(false);
+                    self.account(before, shard.weight());
+                    gone
+                };
+                self.evicted.fetch_add(u64::from(gone.is_some()), Relaxed);
+                found |= gone.is_some();
+                if self.used.load(Relaxed) <= budget {
+                    break;
+                }
+            }
+        }
     }
 
     /// How much is used.
@@ -286,14 +312,27 @@ mod tests {
     }
 
     #[test]
-    fn a_smaller_budget_holds_at_once() {
+    fn a_smaller_budget_holds_at_once_and_spares_what_is_used() {
         let now = Clock::system().now();
         let map = Memory::new(1 << 20);
         for n in 0..200 {
             map.put(key(n), n, 4_000, None, now);
         }
+        for _ in 0..3 {
+            (0..10).for_each(|n| assert!(map.get(&key(n), now).is_some()));
+        }
+        map.set_budget(600_000);
+        let usage = map.usage();
+        assert!(usage.bytes <= 600_000 && usage.bytes > 580_000, "no more goes than has to: {usage:?}");
+        // A shard might by chance hold nothing but these.
+        assert!((0..10).filter(|n| map.get(&key(*n), now).is_some()).count() >= 9);
+        assert_eq!(usage.entries + usage.evicted, 200);
+
+        let map = Memory::new(1 << 20);
+        map.put(key(1), 1, 500_000, None, now);
         map.set_budget(100_000);
-        assert!(map.usage().bytes <= 100_000 && map.usage().entries > 10);
+        assert_eq!((map.usage().bytes, map.usage().entries), (0, 0), "one that does not fit any more goes");
+        assert!(!map.fits(8, 100_000) && map.fits(8, 90_000));
     }
 
     #[test]

@@ -95,6 +95,7 @@ pub fn judge_found(session: &Session, found: &HitHandler, ctx: &mut Ctx, clock: 
             (ctx.cache.stale, ctx.cache.asked) = (!life.fresh(now), life.fresh(now));
             Some(ForcedFreshness::ForceExpired)
         }
+        Reuse::Outdated => Some(ForcedFreshness::ForceMiss),
         Reuse::NotForThis => {
             ctx.cache.not_for_this = true;
             Some(ForcedFreshness::ForceMiss)
@@ -157,7 +158,7 @@ pub fn origin_answered(
         let life = judge(cache, session, response, ctx, arrival(clock, ctx))?;
         let length = if response.status == 204 { Some(0) } else { length(&response.headers) };
         let key = session.cache.maybe_cache_key().ok_or(Rule::Status)?;
-        Ok((life, cache.terms(key, length, ctx.patience())?))
+        Ok((life, cache.terms(key, length, &ctx.snapshot.plan.limits, ctx.patience())?))
     });
     // A known length is read at the origin's speed, whoever is slow; an unknown one at the leader's.
     let known = matches!(&verdict, Some(Ok((_, terms))) if terms.length.is_some());

@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
-use arc_swap::{ArcSwap, ArcSwapOption};
+use arc_swap::ArcSwap;
 use async_trait::async_trait;
 use bytes::Bytes;
 use http::{Method, Version};
@@ -58,20 +58,22 @@ const UNATTENDED: Duration = Duration::from_secs(30);
 /// Servers that one request tries at most.
 const MOST_TRIES: usize = 4;
 
-/// A configuration at work, with its counters.
+/// A configuration at work, with its counters and its log.
 pub struct Snapshot {
     /// The configuration.
     pub plan: Plan,
     /// One for each route, and one more for what no route answers.
     pub counters: Vec<RouteMetrics>,
+    /// One line for each request.
+    pub log: Option<Arc<AccessLog>>,
 }
 
 impl Snapshot {
-    /// A configuration with its counters.
-    pub fn new(plan: Plan, metrics: &Metrics) -> Arc<Self> {
+    /// A configuration with its counters and this log.
+    pub fn new(plan: Plan, log: Option<Arc<AccessLog>>, metrics: &Metrics) -> Arc<Self> {
         let names = plan.router.routes.iter().map(|route| &*route.name).chain(["-"]);
         let counters = names.map(|name| metrics.route(name)).collect();
-        Arc::new(Snapshot { plan, counters })
+        Arc::new(Snapshot { plan, counters, log })
     }
 }
 
@@ -85,8 +87,6 @@ pub struct House {
     pub clock: Clock,
     /// Counters.
     pub metrics: Arc<Metrics>,
-    /// One line for each request.
-    pub log: ArcSwapOption<AccessLog>,
     /// Set when the process is to end.
     pub draining: AtomicBool,
 }
@@ -466,7 +466,7 @@ impl ProxyHttp for Proxy {
         let number = ctx.route.as_ref().map_or(counters.len() - 1, |route| route.number);
         counters[number.min(counters.len() - 1)].count(ctx.exchange.status, cache_word(&ctx.exchange));
         ctx.plugins(|chain, exchange| chain.log(exchange));
-        if let Some(log) = &*self.log.load() {
+        if let Some(log) = &ctx.snapshot.log {
             log.write(session.req_header(), &mut ctx.exchange, self.clock.now());
         }
     }

@@ -166,13 +166,23 @@ impl Upstream {
         Ok(Arc::new(Upstream { name: name.into(), timeouts, servers, turn: AtomicUsize::new(0), clock, epoch }))
     }
 
-    /// Begins to resolve names, now and then again, for as long as the upstream is in use.
-    pub fn start(&self) {
-        for server in &self.servers {
-            if let Server::Named(resolver) = server {
-                resolver.clone().start();
+    /// Begins to resolve names, now and then again, for as long as the upstream is in use. What the
+    /// upstreams before it know already, nobody has to wait for.
+    pub fn start(&self, before: &[Arc<Upstream>]) {
+        let known: Vec<_> = before.iter().flat_map(|upstream| upstream.resolvers()).collect();
+        for resolver in self.resolvers() {
+            if let Some(known) = known.iter().find(|known| known.same(resolver)) {
+                resolver.adopt(known);
             }
+            resolver.clone().start();
         }
+    }
+
+    fn resolvers(&self) -> impl Iterator<Item = &Arc<Resolver>> {
+        self.servers.iter().filter_map(|server| match server {
+            Server::Named(resolver) => Some(resolver),
+            Server::Fixed(_) => None,
+        })
     }
 
     fn now(&self) -> u64 {
@@ -297,7 +307,7 @@ mod tests {
     async fn a_name_is_resolved_without_anybody_waiting_for_long() {
         let upstream =
             Upstream::new("app", &[Address::parse("localhost:3000").unwrap()], TIMEOUTS, Clock::system()).unwrap();
-        upstream.start();
+        upstream.start(&[]);
         let peer = upstream.pick(&mut Tried::default()).await.unwrap();
         assert!(peer.name.ends_with(":3000"));
         assert_eq!(peer.http.options.read_timeout, Some(Duration::from_secs(9)), "the longer of the two");

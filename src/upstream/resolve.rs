@@ -42,6 +42,20 @@ impl Resolver {
         tokio::spawn(watch(Arc::downgrade(&self)));
     }
 
+    /// Whether both ask for the same.
+    pub fn same(&self, other: &Resolver) -> bool {
+        (&self.name, self.port) == (&other.name, other.port)
+    }
+
+    /// Begins with the addresses that another one found.
+    pub fn adopt(&self, other: &Resolver) {
+        let addresses: Vec<_> = other.known().iter().filter_map(|peer| peer.name.parse().ok()).collect();
+        if !addresses.is_empty() {
+            self.set(addresses);
+            self.answered.store(true, Relaxed);
+        }
+    }
+
     pub fn known(&self) -> Arc<Vec<Arc<Peer>>> {
         self.peers.load_full()
     }
@@ -76,7 +90,8 @@ impl Resolver {
 }
 
 async fn watch(resolver: Weak<Resolver>) {
-    let mut good_until = Instant::now();
+    let adopted = resolver.upgrade().is_some_and(|this| this.answered.load(Relaxed));
+    let mut good_until = Instant::now() + if adopted { KEEP } else { Duration::ZERO };
     loop {
         let Some(this) = resolver.upgrade() else { return };
         let found = tokio::net::lookup_host((this.name.as_str(), this.port)).await;
@@ -99,5 +114,31 @@ async fn watch(resolver: Weak<Resolver>) {
         this.first.notify_waiters();
         drop(this);
         tokio::time::sleep(pause).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_successor_begins_with_what_is_known() {
+        let timeouts = |millis| {
+            let span = Duration::from_millis(millis);
+            Timeouts { connect: span, first_byte: span, read: span, write: span, idle: span }
+        };
+        let old = Resolver::new("app.invalid", 80, timeouts(10));
+        old.set(vec!["10.0.0.1:80".parse().unwrap(), "[2001:db8::1]:80".parse().unwrap()]);
+        let new = Resolver::new("app.invalid", 80, timeouts(20));
+        assert!(new.same(&old) && !Resolver::new("app.invalid", 81, timeouts(10)).same(&old));
+        new.adopt(&old);
+        new.clone().start();
+        // The name does not resolve now; that was no reason to forget before either.
+        let peers = new.peers().await;
+        assert_eq!(peers.iter().map(|peer| &*peer.name).collect::<Vec<_>>(), ["10.0.0.1:80", "[2001:db8::1]:80"]);
+        assert_eq!(peers[0].http.options.read_timeout, Some(Duration::from_millis(20)), "with timeouts of its own");
+        let nothing = Resolver::new("app.invalid", 80, timeouts(10));
+        nothing.adopt(&Resolver::new("app.invalid", 80, timeouts(10)));
+        assert!(!nothing.answered.load(Relaxed));
     }
 }

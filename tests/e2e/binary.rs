@@ -208,6 +208,75 @@ fn hup_takes_a_new_file_over_and_drops_nothing() {
 }
 
 #[test]
+fn hup_changes_upstreams_policies_and_logs() {
+    let (first, second) = (Origin::start(), Origin::start());
+    let (port, admin_port) = (free_port(), free_port());
+    let admin = ([127, 0, 0, 1], admin_port).into();
+    let log = TempFile::new("access.log", "");
+    let yaml = |origin: u16, cache: &str, log: &str| {
+        format!(
+            "threads: 2\nlisten: [\"127.0.0.1:{port}\"]\nadmin: {{ listen: \"127.0.0.1:{admin_port}\" }}\n{log}\
+             upstreams: {{ app: {{ servers: [\"localhost:{origin}\"] }} }}\n\
+             routes: [{{ to: {{ proxy: app }}{cache} }}]\n"
+        )
+    };
+    let file = TempFile::new("reloaded.yaml", &yaml(first.port, ", cache: { mode: force, ttl: 10m }", ""));
+    let process = Process::start(&["run", "--config", file.path()]).ready(port).ready(admin_port);
+    let reload = |yaml: &str| {
+        std::fs::write(&file.0, yaml).unwrap();
+        let before = metric(admin, "headwall_reloads_total{result=\"ok\"}");
+        process.signal("HUP");
+        wait_until(|| metric(admin, "headwall_reloads_total{result=\"ok\"}") == before + 1.0);
+    };
+    let get = |target: &str| {
+        let mut client = Client::to(([127, 0, 0, 1], port).into());
+        client.request("GET", target, "");
+        client.response("GET").whole(200)
+    };
+    let private = "/mine?h.Cache-Control=private";
+    get(private);
+    assert!(get(private).cache().starts_with("headwall; hit"), "stored by force");
+
+    reload(&yaml(
+        second.port,
+        ", cache: {}",
+        &format!("log: {{ access: {{ file: \"{}\", format: json }} }}\n", log.path()),
+    ));
+    for _ in 0..2 {
+        assert_eq!(get(private).cache(), "headwall; fwd=uri-miss; detail=private", "force was taken back");
+    }
+    assert_eq!((first.count("/mine"), second.count("/mine")), (1, 2));
+    wait_until(|| std::fs::read_to_string(&log.0).unwrap().contains("\"route\":\"*\""));
+
+    let unsized_one = "/bytes?size=200000&h.Cache-Control=max-age=600";
+    let bounded = |bound| yaml(second.port, ", cache: {}", &format!("cache: {{ max_unsized: {bound} }}\n"));
+    reload(&bounded("64KiB"));
+    get(unsized_one);
+    assert_eq!(get(unsized_one).cache(), "headwall; fwd=uri-miss; detail=too-large");
+    reload(&bounded("1MiB"));
+    assert_eq!(get(unsized_one).cache(), "headwall; fwd=uri-miss; stored", "the new bound holds at once");
+
+    reload(&yaml(second.port, "", ""));
+    let logged = || std::fs::read_to_string(&log.0).unwrap().lines().count();
+    assert_eq!(get("/unlogged").field("cache-status"), "");
+    assert_eq!(logged(), 2);
+}
+
+#[test]
+fn hup_without_a_file_changes_nothing() {
+    let origin = Origin::start();
+    let port = free_port();
+    let (to, listen) = (format!("127.0.0.1:{}", origin.port), format!("127.0.0.1:{port}"));
+    let process = Process::start(&["run", "--to", &to, "--listen", &listen]).ready(port);
+    process.signal("HUP");
+    for _ in 0..20 {
+        let mut client = Client::to(([127, 0, 0, 1], port).into());
+        client.request("GET", "/", "");
+        client.response("GET").whole(200);
+    }
+}
+
+#[test]
 fn usr1_opens_the_log_again() {
     let origin = Origin::start();
     let port = free_port();
@@ -251,8 +320,11 @@ fn operators_see_health_metrics_and_numbers() {
     };
     assert_eq!(ask("/health").whole(200).text(), "ok\n");
     ask("/nothing").whole(404);
-    assert_eq!(proxy.metric("headwall_requests_total{cache=\"hit\",route=\"*\",status=\"2xx\"}"), 1.0);
-    assert_eq!(proxy.metric("headwall_requests_total{cache=\"uri-miss\",route=\"*\",status=\"2xx\"}"), 1.0);
+    // A request is counted when it is over, which is after the client has the response.
+    for cache in ["hit", "uri-miss"] {
+        let counter = format!("headwall_requests_total{{cache=\"{cache}\",route=\"*\",status=\"2xx\"}}");
+        wait_until(|| proxy.metric(&counter) == 1.0);
+    }
     let stats: serde_json::Value = serde_json::from_str(&ask("/stats").whole(200).text()).unwrap();
     assert_eq!(stats["cache"]["entries"], 1);
     assert!(stats["cache"]["bytes"].as_u64().unwrap() > 500);
