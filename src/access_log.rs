@@ -25,6 +25,8 @@ use crate::metrics::Metrics;
 
 /// Lines that wait for the disk at most.
 const QUEUE: usize = 8192;
+/// How long the end of the process waits for the last lines.
+const CLOSE: std::time::Duration = std::time::Duration::from_secs(2);
 /// The longest value.
 const VALUE: usize = 1024;
 
@@ -80,11 +82,18 @@ impl AccessLog {
         let _ = self.queue.try_send(Message::Reopen);
     }
 
-    /// Writes what is left and ends.
+    /// Writes what is left and ends; a place that takes no more does not hold up the end of the process.
     pub fn close(&self) {
-        let _ = self.queue.send(Message::End);
-        if let Some(thread) = self.writer.lock().take() {
+        let Some(thread) = self.writer.lock().take() else { return };
+        let queue = self.queue.clone();
+        let (over, ended) = sync_channel(1);
+        let closer = std::thread::Builder::new().name("access-log-end".into()).spawn(move || {
+            let _ = queue.send(Message::End);
             let _ = thread.join();
+            let _ = over.send(());
+        });
+        if closer.is_ok() && ended.recv_timeout(CLOSE).is_err() {
+            tracing::warn!("the access log takes no more; its last lines are lost");
         }
     }
 }

@@ -232,7 +232,7 @@ impl Default for Cache {
             memory: ByteSize(256 << 20),
             max_object: ByteSize(16 << 20),
             max_unsized: ByteSize(2 << 20),
-            fills: ByteSize(64 << 20),
+            fills: ByteSize(32 << 20),
         }
     }
 }

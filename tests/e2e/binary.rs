@@ -121,6 +121,27 @@ fn term_lets_what_runs_finish_and_closes_the_rest() {
 }
 
 #[test]
+fn a_log_that_nobody_reads_does_not_hold_up_the_end() {
+    let origin = Origin::start();
+    let port = free_port();
+    let pipe = TempFile(std::env::temp_dir().join(format!("headwall-{}-{port}.pipe", std::process::id())));
+    assert!(Command::new("mkfifo").arg(&pipe.0).status().unwrap().success());
+    // A reader that never reads, so that it can be opened.
+    let _reader = std::fs::OpenOptions::new().read(true).write(true).open(&pipe.0).unwrap();
+    let log = format!("log: {{ access: {{ file: \"{}\" }} }}\n{ROUTE}", pipe.path());
+    let file = config(port, origin.port, &log);
+    let mut process = Process::start(&["run", "--config", file.path()]).ready(port);
+    let mut client = Client::to(([127, 0, 0, 1], port).into());
+    let long = format!("User-Agent: {}\r\n", "x".repeat(900));
+    for _ in 0..120 {
+        client.request("GET", "/", &long);
+        client.response("GET").whole(200);
+    }
+    process.signal("TERM");
+    assert_eq!(process.exit_code(), 0);
+}
+
+#[test]
 fn term_cuts_what_does_not_finish_in_time() {
     let origin = Origin::start();
     let port = free_port();

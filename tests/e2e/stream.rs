@@ -126,7 +126,7 @@ fn joiners_are_not_slowed_down_by_a_slow_leader() {
     let origin = Origin::start();
     let proxy = Headwall::before(
         &origin,
-        "cache: { memory: 256MiB, max_object: 64MiB, max_unsized: 64MiB }\nroutes: [{ to: { proxy: app }, cache: {} }]",
+        "cache: { memory: 256MiB, max_object: 64MiB, max_unsized: 64MiB, fills: 64MiB }\nroutes: [{ to: { proxy: app }, cache: {} }]",
     );
     for query in ["sized=1", "chunked=1"] {
         let size = 32 << 20;
