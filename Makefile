@@ -36,6 +36,7 @@ check: tools deny-tool
 	cargo fmt --check
 	cargo clippy --locked --all-targets -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc --locked --no-deps --quiet
+	cargo fetch --locked --quiet
 	cargo deny --log-level error --offline check bans licenses sources
 
 advisories: tools deny-tool

@@ -1,4 +1,4 @@
-//! A plugin of your own, and the binary that has it.
+//! A plugin of your own, its test, and the binary that has it.
 //!
 //!     cargo run --example hello_plugin -- run --config hello.yaml
 //!
@@ -10,16 +10,18 @@
 
 use std::sync::Arc;
 
-use headwall::ResponseHeader;
 use headwall::exchange::Exchange;
 use headwall::http::HeaderValue;
 use headwall::plugin::{Entry, Hooks, OnResponse, Plugin};
+use headwall::{RequestHeader, ResponseHeader};
 
 struct Hello(HeaderValue);
 
-#[derive(serde::Deserialize)]
+/// Greets somebody.
+#[derive(serde::Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Settings {
+    /// Who is greeted.
     to: String,
 }
 
@@ -34,11 +36,17 @@ impl Plugin for Hello {
 }
 
 impl OnResponse for Hello {
-    fn on_response(&self, response: &mut ResponseHeader, _: &mut Exchange) {
+    fn on_response(&self, _: &RequestHeader, response: &mut ResponseHeader, _: &mut Exchange) {
         let _ = response.insert_header("X-Hello", self.0.clone());
     }
 }
 
 fn main() -> std::process::ExitCode {
     headwall::run(&[Entry::of::<Hello>()])
+}
+
+#[test]
+fn greets() {
+    let hello = headwall::testing::plugin_from("hello: { to: World }", &[Entry::of::<Hello>()]);
+    assert_eq!(hello.visit("GET /").response("200", &[]).field("x-hello"), "World");
 }

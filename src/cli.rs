@@ -1,9 +1,11 @@
 //! The command line.
 
-use std::io::Write;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
 
@@ -49,6 +51,22 @@ enum Command {
         #[arg(long, value_name = "FILE")]
         config: PathBuf,
     },
+    /// Print the JSON Schema of the configuration, for editors.
+    Schema,
+    /// Ask a running server whether it is well: exit code 0, or 1 with the reason.
+    ///
+    /// It asks the admin listener for /health. Examples:
+    ///   headwall health                           # on 127.0.0.1:9900
+    ///   headwall health --config headwall.yaml    # where that file has its admin listener
+    #[command(verbatim_doc_comment)]
+    Health {
+        /// The address of the admin listener.
+        #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:9900")]
+        admin: SocketAddr,
+        /// The configuration that says where it is.
+        #[arg(long, value_name = "FILE", conflicts_with = "admin")]
+        config: Option<PathBuf>,
+    },
 }
 
 #[derive(Args)]
@@ -86,7 +104,9 @@ pub fn run(plugins: &[Entry]) -> ExitCode {
     let (stores, clock) = (Arc::new(Stores::default()), Clock::system());
     let parts = Parts { plugins, stores: &stores, clock: &clock };
     let plan = match &cli.command {
-        Command::Check { config } => config::load(config, &parts),
+        Command::Schema => return print(&format!("{:#}", config::schema(plugins))),
+        Command::Health { config: None, admin } => return health(*admin),
+        Command::Check { config } | Command::Health { config: Some(config), .. } => config::load(config, &parts),
         Command::Run(Run { config: Some(config), .. }) => config::load(config, &parts),
         Command::Run(Run { to, listen, .. }) => config::simple(to.as_deref().unwrap_or_default(), listen, &parts),
     };
@@ -99,16 +119,14 @@ pub fn run(plugins: &[Entry]) -> ExitCode {
         }
     };
     match cli.command {
+        Command::Schema => ExitCode::SUCCESS,
+        Command::Health { .. } => match &plan.settings.admin {
+            Some(admin) => health(admin.listen.bind),
+            None => fail(WRONG, "this configuration has no `admin` listener that could be asked"),
+        },
         Command::Check { config } => {
-            let mut out = std::io::stdout();
-            let _ = writeln!(
-                out,
-                "{}: fine; {} routes, {} upstreams",
-                config.display(),
-                plan.router.routes.len(),
-                plan.upstreams.len()
-            );
-            ExitCode::SUCCESS
+            let (routes, upstreams) = (plan.router.routes.len(), plan.upstreams.len());
+            print(&format!("{}: fine; {routes} routes, {upstreams} upstreams", config.display()))
         }
         Command::Run(run) => {
             let server = Server::new(plan, stores.clone(), clock.clone());
@@ -126,6 +144,31 @@ pub fn run(plugins: &[Entry]) -> ExitCode {
                 Err(error) => fail(FAILED, &format!("cannot start: {error}")),
             }
         }
+    }
+}
+
+fn print(text: &str) -> ExitCode {
+    // Who closes the pipe has read enough.
+    let _ = writeln!(std::io::stdout(), "{text}");
+    ExitCode::SUCCESS
+}
+
+/// Asks the admin listener there.
+fn health(admin: SocketAddr) -> ExitCode {
+    const PATIENCE: Duration = Duration::from_secs(3);
+    let ask = || -> std::io::Result<String> {
+        let mut tcp = TcpStream::connect_timeout(&admin, PATIENCE)?;
+        tcp.set_read_timeout(Some(PATIENCE))?;
+        tcp.set_write_timeout(Some(PATIENCE))?;
+        write!(tcp, "GET /health HTTP/1.1\r\nHost: {admin}\r\nConnection: close\r\n\r\n")?;
+        let mut answer = String::new();
+        tcp.take(4096).read_to_string(&mut answer)?;
+        Ok(answer)
+    };
+    match ask() {
+        Ok(answer) if answer.starts_with("HTTP/1.1 200 ") => print("ok"),
+        Ok(answer) => fail(WRONG, &format!("{admin}: {}", answer.lines().next_back().unwrap_or("no answer"))),
+        Err(error) => fail(WRONG, &format!("{admin}: {error}")),
     }
 }
 

@@ -9,23 +9,20 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::SystemTime;
 
-use bytes::Bytes;
 use once_cell::sync::Lazy;
 
 use crate::clock::Moment;
 use crate::fields::cache_status::CacheStatus;
+pub use crate::filter::{Broken, ContentFilter};
 
 static NO_ROUTE: Lazy<Arc<str>> = Lazy::new(|| Arc::from("-"));
 
-/// Changes content on its way to the client. Pushed by a plugin when it sees the head.
-pub trait ContentFilter: Send + Sync {
-    /// Takes a chunk and gives what can be sent so far; it may be empty.
-    fn chunk(&mut self, chunk: Bytes) -> Bytes;
-
-    /// Gives the rest; called once, at the end.
-    fn finish(&mut self) -> Bytes {
-        Bytes::new()
-    }
+/// A filter that waits for content.
+pub struct Pushed {
+    /// The filter.
+    pub filter: Box<dyn ContentFilter>,
+    /// The content coding that it brings content into, if that is all it does.
+    pub coding: Option<&'static str>,
 }
 
 /// The exchange.
@@ -60,10 +57,14 @@ pub struct Exchange {
     pub status: u16,
     /// Bytes of content sent.
     pub sent: u64,
+    /// Bytes of the request's content that have come so far.
+    pub taken: u64,
     /// A refresh in the background: no client waits for it.
     pub background: bool,
+    /// The answer of the origin may be stored and given to others.
+    pub shared: bool,
     id: Option<String>,
-    filters: Vec<Box<dyn ContentFilter>>,
+    filters: Vec<Pushed>,
     notes: Vec<(TypeId, Box<dyn Any + Send + Sync>)>,
 }
 
@@ -86,7 +87,9 @@ impl Exchange {
             upstream: None,
             status: 0,
             sent: 0,
+            taken: 0,
             background: false,
+            shared: false,
             id: None,
             filters: Vec::new(),
             notes: Vec::new(),
@@ -115,17 +118,37 @@ impl Exchange {
 
     /// Sends the content through this filter. The first one pushed sees it first.
     pub fn push_filter(&mut self, filter: Box<dyn ContentFilter>) {
-        self.filters.push(filter);
+        self.filters.push(Pushed { filter, coding: None });
+    }
+
+    /// Sends the content through a filter that brings it into this content coding and does nothing
+    /// else: the outcome depends on the content alone, so it may be kept beside what is stored, and
+    /// the filter may never be asked.
+    pub fn push_coding(&mut self, coding: &'static str, filter: Box<dyn ContentFilter>) {
+        self.filters.push(Pushed { filter, coding: Some(coding) });
+    }
+
+    /// Whether the peer speaks for somebody else without being trusted to. A proxy on the same host
+    /// that is not in `trust.proxies` would make all its clients local ones.
+    pub fn speaks_for_others(&self, request: &http::HeaderMap) -> bool {
+        !self.peer_trusted
+            && self.peer.is_loopback()
+            && ["x-forwarded-for", "forwarded"].iter().any(|name| request.contains_key(*name))
     }
 
     /// The filters pushed so far, to be put to work.
-    pub fn take_filters(&mut self) -> Vec<Box<dyn ContentFilter>> {
+    pub fn take_filters(&mut self) -> Vec<Pushed> {
         std::mem::take(&mut self.filters)
     }
 
     /// A plugin's private note, found by its type.
     pub fn note<T: Any + Send + Sync>(&self) -> Option<&T> {
         self.notes.iter().find(|(id, _)| *id == TypeId::of::<T>())?.1.downcast_ref()
+    }
+
+    /// The same, to be changed.
+    pub fn note_mut<T: Any + Send + Sync>(&mut self) -> Option<&mut T> {
+        self.notes.iter_mut().find(|(id, _)| *id == TypeId::of::<T>())?.1.downcast_mut()
     }
 
     /// Leaves a note for a later door; one for each type.

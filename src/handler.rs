@@ -68,13 +68,15 @@ pub enum Unread {
     TooLong,
     /// The client broke off or was too slow.
     Broken,
+    /// A plugin refused it, with this status.
+    Refused(u16),
 }
 
 /// Where content comes from; implemented by the proxy.
 #[async_trait]
 pub trait Source: Send {
-    /// The next chunk, `None` at the end.
-    async fn chunk(&mut self) -> Result<Option<Bytes>, Unread>;
+    /// The next chunk as the plugins left it, `None` at the end.
+    async fn chunk(&mut self, exchange: &mut Exchange) -> Result<Option<Bytes>, Unread>;
 
     /// Asks a client that waits for `100 Continue` to go on.
     async fn continue_100(&mut self);
@@ -94,8 +96,8 @@ impl<'a> Content<'a> {
     }
 
     /// The next chunk, `None` at the end.
-    pub async fn chunk(&mut self) -> Result<Option<Bytes>, Unread> {
-        self.source.chunk().await
+    pub async fn chunk(&mut self, exchange: &mut Exchange) -> Result<Option<Bytes>, Unread> {
+        self.source.chunk(exchange).await
     }
 
     /// Asks a client that waits for `100 Continue` to go on. Harmless for one that does not.
@@ -104,14 +106,14 @@ impl<'a> Content<'a> {
     }
 
     /// All of it, if it is not longer than `limit`. The bytes are the caller's own.
-    pub async fn collect(&mut self, limit: u64) -> Result<Bytes, Unread> {
+    pub async fn collect(&mut self, limit: u64, exchange: &mut Exchange) -> Result<Bytes, Unread> {
         if self.announced.is_some_and(|length| length > limit) {
             return Err(Unread::TooLong);
         }
         // Room grows with what arrives, not with what is promised.
         let mut all = BytesMut::with_capacity(self.announced.unwrap_or(0).min(64 << 10) as usize);
         self.continue_100().await;
-        while let Some(chunk) = self.chunk().await? {
+        while let Some(chunk) = self.chunk(exchange).await? {
             if all.len() as u64 + chunk.len() as u64 > limit {
                 return Err(Unread::TooLong);
             }
@@ -131,12 +133,13 @@ pub trait Handler: Send + Sync {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::clock::Clock;
 
     struct Chunks(Vec<&'static str>);
 
     #[async_trait]
     impl Source for Chunks {
-        async fn chunk(&mut self) -> Result<Option<Bytes>, Unread> {
+        async fn chunk(&mut self, _: &mut Exchange) -> Result<Option<Bytes>, Unread> {
             if self.0.is_empty() {
                 return Ok(None);
             }
@@ -151,7 +154,8 @@ mod tests {
     #[tokio::test]
     async fn content_is_read_whole_or_not_at_all() {
         let read = async |chunks: &[&'static str], announced, limit| {
-            Content::new(&mut Chunks(chunks.to_vec()), announced).collect(limit).await
+            let mut exchange = Exchange::new(Clock::system().now(), [127, 0, 0, 1].into());
+            Content::new(&mut Chunks(chunks.to_vec()), announced).collect(limit, &mut exchange).await
         };
         assert_eq!(read(&["ab", "c"], None, 3).await, Ok(Bytes::from("abc")));
         assert_eq!(read(&[], Some(0), 3).await, Ok(Bytes::new()));

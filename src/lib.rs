@@ -10,11 +10,14 @@
 pub mod access_log;
 pub mod admin;
 pub mod cache;
+pub mod catch;
 pub mod clock;
+pub mod coding;
 pub mod config;
 pub mod connection;
 pub mod exchange;
 pub mod fields;
+pub mod filter;
 pub mod handler;
 pub mod handlers;
 pub mod listener;
@@ -25,6 +28,7 @@ pub mod plugins;
 pub mod proxy;
 pub mod reload;
 pub mod route;
+pub mod secret;
 pub mod server;
 pub mod template;
 pub mod testing;
@@ -36,4 +40,4 @@ mod cli;
 pub use cli::run;
 /// The heads that plugins and handlers work on, and what they are made of.
 pub use pingora::http::{RequestHeader, ResponseHeader};
-pub use {async_trait::async_trait, bytes, http, serde};
+pub use {async_trait::async_trait, bytes, http, schemars, serde};

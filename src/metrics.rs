@@ -34,6 +34,8 @@ pub struct Metrics {
     pub connect_failures: Counter,
     /// Requests sent again after a failure.
     pub retries: Counter,
+    /// Panics of plugins and handlers.
+    pub panics: Counter,
     /// Reloads of the configuration, by result.
     pub reloads: CounterVec,
     /// Lines that the access log could not take in time.
@@ -125,6 +127,7 @@ impl Metrics {
             not_stored: labelled("not_stored_total", "Responses not stored, by the rule that decided.", &["rule"])?,
             connect_failures: counter("connect_failures_total", "Connections to servers that could not be made.")?,
             retries: counter("retries_total", "Requests sent again after a failure.")?,
+            panics: counter("panics_total", "Panics of plugins and handlers; each cost its request a 500.")?,
             reloads,
             log_dropped: counter("log_dropped_total", "Access log lines lost because the log was too slow.")?,
             cache: stock("cache", "stored responses")?,

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use bytes::Bytes;
 use pingora::http::{RequestHeader, ResponseHeader};
+use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::de::DeserializeOwned;
 
 use crate::exchange::Exchange;
@@ -50,9 +51,10 @@ pub trait OnUpstreamResponse: Send + Sync {
 }
 
 /// A final head is about to leave, whoever made it. May rewrite it, and push a filter for its content.
+/// The request is there as the plugins before the key have left it.
 pub trait OnResponse: Send + Sync {
     /// Rewrites the response.
-    fn on_response(&self, response: &mut ResponseHeader, exchange: &mut Exchange);
+    fn on_response(&self, request: &RequestHeader, response: &mut ResponseHeader, exchange: &mut Exchange);
 }
 
 /// It is over. May look; is not asked for a refresh in the background.
@@ -72,6 +74,7 @@ pub struct Hooks {
     response: Option<Arc<dyn OnResponse>>,
     log: Option<Arc<dyn OnLog>>,
     unshareable: Option<String>,
+    only_with_proxies: Option<String>,
 }
 
 macro_rules! doors {
@@ -116,6 +119,17 @@ impl Hooks {
         self
     }
 
+    /// Says that it needs somebody in `trust.proxies`, and why.
+    pub fn only_with_proxies(mut self, why: impl Into<String>) -> Self {
+        self.only_with_proxies = Some(why.into());
+        self
+    }
+
+    /// Why it needs somebody in `trust.proxies`.
+    pub fn why_only_with_proxies(&self) -> Option<&str> {
+        self.only_with_proxies.as_deref()
+    }
+
     /// Why it must not stand on a cached route.
     pub fn why_unshareable(&self) -> Option<&str> {
         self.unshareable.as_deref()
@@ -132,8 +146,9 @@ impl fmt::Debug for Hooks {
 pub trait Plugin {
     /// Its name in the configuration.
     const NAME: &'static str;
-    /// Its settings; `deny_unknown_fields`, so that a misspelt one is an error.
-    type Settings: DeserializeOwned;
+    /// Its settings; `deny_unknown_fields`, so that a misspelt one is an error. What their comments say
+    /// is in the schema.
+    type Settings: DeserializeOwned + JsonSchema;
     /// Says at which doors it stands, or what is wrong with the settings. Must do nothing else.
     fn build(settings: Self::Settings) -> Result<Hooks, String>;
 }
@@ -149,10 +164,18 @@ pub struct Complaint {
 
 /// Reads settings strictly; what is wrong says where.
 pub fn settings<T: DeserializeOwned>(value: &serde_yaml::Value) -> Result<T, Complaint> {
-    serde_path_to_error::deserialize(value).map_err(|error| {
-        let path = error.path().to_string();
-        Complaint { path: if path == "." { String::new() } else { path }, message: error.into_inner().to_string() }
-    })
+    let read = |value: &serde_yaml::Value| {
+        serde_path_to_error::deserialize(value).map_err(|error| {
+            let path = error.path().to_string();
+            Complaint { path: if path == "." { String::new() } else { path }, message: error.into_inner().to_string() }
+        })
+    };
+    // `- compress:` with nothing behind it is `- compress: {}`.
+    if value.is_null() {
+        read(&serde_yaml::Value::Mapping(Default::default())).or_else(|map| read(value).map_err(|_| map))
+    } else {
+        read(value)
+    }
 }
 
 /// One row of the table of plugins.
@@ -162,12 +185,14 @@ pub struct Entry {
     pub name: &'static str,
     /// Builds it from its settings.
     pub build: fn(&serde_yaml::Value) -> Result<Hooks, Complaint>,
+    /// The schema of its settings.
+    pub schema: fn(&mut SchemaGenerator) -> Schema,
 }
 
 impl Entry {
     /// The row of a plugin.
     pub const fn of<P: Plugin>() -> Entry {
-        Entry { name: P::NAME, build: build::<P> }
+        Entry { name: P::NAME, build: build::<P>, schema: P::Settings::json_schema }
     }
 }
 
@@ -237,8 +262,8 @@ impl Chain {
     }
 
     /// Rewrites a head that leaves.
-    pub fn response(&self, response: &mut ResponseHeader, exchange: &mut Exchange) {
-        self.response.iter().for_each(|plugin| plugin.on_response(response, exchange));
+    pub fn response(&self, request: &RequestHeader, response: &mut ResponseHeader, exchange: &mut Exchange) {
+        self.response.iter().for_each(|plugin| plugin.on_response(request, response, exchange));
     }
 
     /// Shows a finished exchange.
@@ -261,7 +286,7 @@ mod tests {
     }
 
     impl OnResponse for Mark {
-        fn on_response(&self, response: &mut ResponseHeader, _: &mut Exchange) {
+        fn on_response(&self, _: &RequestHeader, response: &mut ResponseHeader, _: &mut Exchange) {
             let _ = response.append_header("x-seen", self.0);
         }
     }
@@ -277,7 +302,7 @@ mod tests {
         let mut request = RequestHeader::build("GET", b"/", None).unwrap();
         chain.request_head(&mut request, &mut exchange);
         let mut response = ResponseHeader::build(200, None).unwrap();
-        chain.response(&mut response, &mut exchange);
+        chain.response(&request, &mut response, &mut exchange);
         let seen = |fields: &http::HeaderMap| {
             fields.get_all("x-seen").iter().map(|v| v.to_str().unwrap().to_owned()).collect::<Vec<_>>()
         };

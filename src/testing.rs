@@ -19,7 +19,7 @@ use pingora::http::{RequestHeader, ResponseHeader};
 use crate::clock::Clock;
 use crate::exchange::Exchange;
 use crate::handler::{Content, Handler, Reply, Source, Unread};
-use crate::plugin::{Chain, Entry, Hooks};
+use crate::plugin::{Chain, Complaint, Entry, Hooks};
 
 /// A plugin under test.
 pub struct PluginUnderTest {
@@ -41,6 +41,25 @@ pub fn plugin_from(yaml: &str, entries: &[Entry]) -> PluginUnderTest {
     let hooks = (entry.build)(&one.value).expect("the settings are right");
     let chain = Chain::new([&hooks]);
     PluginUnderTest { hooks, chain }
+}
+
+/// What is wrong with settings that must not load.
+#[allow(clippy::expect_used)]
+pub fn complaint(yaml: &str) -> Complaint {
+    let one: crate::config::settings::One = serde_yaml::from_str(yaml).expect("the settings are a map with one key");
+    let mut all = crate::plugins::BUILT_IN.iter();
+    let entry = all.find(|entry| entry.name == one.name).expect("there is a plugin of this name");
+    (entry.build)(&one.value).expect_err("the settings are wrong")
+}
+
+/// The plugin of the first YAML example in the documentation at the head of a source file, so that
+/// what is written there is what works.
+#[allow(clippy::expect_used)]
+pub fn example(source: &str) -> PluginUnderTest {
+    let lines = source.lines().skip_while(|line| *line != "//! ```yaml").skip(1).take_while(|line| *line != "//! ```");
+    let yaml: String = lines.map(|line| line.trim_start_matches("//! ").to_owned() + "\n").collect();
+    assert!(!yaml.is_empty(), "there is an example");
+    plugin(&yaml)
 }
 
 /// An exchange of a client on loopback.
@@ -85,6 +104,22 @@ impl PluginUnderTest {
         self.hooks.doors()
     }
 
+    /// Why it must not stand on a cached route, if so.
+    pub fn why_unshareable(&self) -> Option<&str> {
+        self.hooks.why_unshareable()
+    }
+
+    /// A visit by a client on loopback with this request: the plugin's doors, in the order of the proxy.
+    pub fn visit(&self, request: &str) -> Visit<'_> {
+        let request = self::request(request);
+        let mut exchange = exchange();
+        exchange.method = request.method.clone();
+        exchange.target = String::from_utf8_lossy(request.raw_path()).into_owned();
+        let host = request.headers.get("host").and_then(|host| host.to_str().ok());
+        exchange.host = host.unwrap_or("site.test").to_ascii_lowercase();
+        Visit { chain: &self.chain, request, exchange }
+    }
+
     /// Its answer to a request, if it gives one.
     pub async fn answer(&self, request: RequestHeader) -> Option<Reply> {
         self.chain.request(&request, &mut exchange()).await
@@ -108,10 +143,108 @@ impl PluginUnderTest {
         response
     }
 
-    /// The response after it, as the client sees it.
+    /// The response to `GET /` after it, as the client sees it.
     pub fn response(&self, mut response: ResponseHeader) -> ResponseHeader {
-        self.chain.response(&mut response, &mut exchange());
+        self.chain.response(&request("GET /"), &mut response, &mut exchange());
         response
+    }
+}
+
+/// One exchange on its way past a plugin.
+///
+/// ```
+/// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
+/// let plugin = headwall::testing::plugin("ip_filter: { deny: [192.0.2.0/24] }");
+/// assert!(plugin.visit("GET /").from("198.51.100.1").answer().await.is_none());
+/// assert_eq!(plugin.visit("GET /").from("192.0.2.7").answer().await.unwrap().status(), 403);
+/// # });
+/// ```
+pub struct Visit<'a> {
+    chain: &'a Chain,
+    /// The request, as far as it was rewritten.
+    pub request: RequestHeader,
+    /// What the plugin sees beside it; change what the test needs.
+    pub exchange: Exchange,
+}
+
+impl Visit<'_> {
+    /// The client's address.
+    #[allow(clippy::expect_used)]
+    pub fn from(mut self, client: &str) -> Self {
+        self.exchange.client = client.parse().expect("this is an address");
+        self.exchange.peer = self.exchange.client;
+        self
+    }
+
+    /// The client came by way of a trusted proxy, and by this scheme.
+    pub fn by_proxy(mut self, scheme: &'static str) -> Self {
+        (self.exchange.peer_trusted, self.exchange.scheme) = (true, scheme);
+        self
+    }
+
+    /// The answer at the door where requests come in, if it gives one.
+    pub async fn answer(&mut self) -> Option<Answer> {
+        self.chain.request(&self.request, &mut self.exchange).await.map(Answer)
+    }
+
+    /// The request as the cache key and a handler see it.
+    pub fn head(&mut self) -> &RequestHeader {
+        self.chain.request_head(&mut self.request, &mut self.exchange);
+        &self.request
+    }
+
+    /// A chunk of the request's content, as it goes on; `None` is the end.
+    pub fn chunk(&mut self, chunk: Option<&str>) -> Result<Option<Bytes>, u16> {
+        let mut bytes = chunk.map(|text| Bytes::copy_from_slice(text.as_bytes()));
+        self.exchange.taken += chunk.map_or(0, str::len) as u64;
+        self.chain.request_body(&mut bytes, chunk.is_none(), &mut self.exchange)?;
+        Ok(bytes)
+    }
+
+    /// The request as the origin sees it.
+    pub fn upstream(&mut self) -> RequestHeader {
+        let mut request = self.request.clone();
+        self.chain.upstream_request(&mut request, &mut self.exchange);
+        request
+    }
+
+    /// The origin's response as it is stored.
+    pub fn stored(&mut self, response: &str) -> ResponseHeader {
+        let mut response = self::response(response);
+        self.chain.upstream_response(&mut response, &mut self.exchange);
+        response
+    }
+
+    /// The same for a head whose content is still to come: its filters stay at work as long as the visit.
+    pub fn hold_response(&mut self, response: &str) -> ResponseHeader {
+        let mut response = self::response(response);
+        self.chain.response(&self.request, &mut response, &mut self.exchange);
+        response
+    }
+
+    /// The response as the client sees it, its content sent through the filters chunk by chunk.
+    #[allow(clippy::expect_used)]
+    pub fn response(&mut self, response: &str, chunks: &[&str]) -> Answer {
+        let mut reply = Reply::bare(200);
+        reply.head = self::response(response);
+        self.chain.response(&self.request, &mut reply.head, &mut self.exchange);
+        let mut filters: Vec<_> = self.exchange.take_filters().into_iter().map(|pushed| pushed.filter).collect();
+        let mut content = Vec::new();
+        for chunk in chunks {
+            let chunk = Bytes::copy_from_slice(chunk.as_bytes());
+            let through = filters.iter_mut().try_fold(chunk, |chunk, filter| filter.chunk(chunk));
+            content.extend_from_slice(&through.expect("the filters go on"));
+        }
+        let mut rest = Bytes::new();
+        for filter in &mut filters {
+            let mut all =
+                if rest.is_empty() { Bytes::new() } else { filter.chunk(rest).expect("the filters go on") }.to_vec();
+            all.extend_from_slice(&filter.finish().expect("the filters end"));
+            rest = all.into();
+        }
+        content.extend_from_slice(&rest);
+        reply.content = content.into();
+        Answer(reply)
     }
 }
 
@@ -121,7 +254,7 @@ pub struct Client {
     clock: Clock,
 }
 
-/// What a handler answered.
+/// What a plugin or a handler answered.
 pub struct Answer(Reply);
 
 impl Answer {
@@ -133,6 +266,16 @@ impl Answer {
     /// A field's first value; empty when it is not there.
     pub fn field(&self, name: &str) -> &str {
         self.0.head.headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or("")
+    }
+
+    /// Whether the field is there.
+    pub fn has(&self, name: &str) -> bool {
+        self.0.head.headers.contains_key(name)
+    }
+
+    /// The content.
+    pub fn content(&self) -> &Bytes {
+        &self.0.content
     }
 
     /// The content, as far as it is text.
@@ -148,7 +291,7 @@ struct Given {
 
 #[async_trait]
 impl Source for Given {
-    async fn chunk(&mut self) -> Result<Option<Bytes>, Unread> {
+    async fn chunk(&mut self, _: &mut Exchange) -> Result<Option<Bytes>, Unread> {
         if self.chunks.is_empty() {
             return if self.cut { Err(Unread::Broken) } else { Ok(None) };
         }

@@ -7,14 +7,18 @@ use std::fmt;
 use std::time::Duration;
 
 use ipnet::IpNet;
+use schemars::JsonSchema;
+use serde::Serialize;
 use serde::de::{self, Deserialize, Deserializer, Visitor};
 
 /// A number of bytes, written `512B`, `64KiB`, `16MiB` or `2GiB`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, JsonSchema)]
+#[schemars(with = "String", extend("pattern" = "^[0-9]+(B|KiB|MiB|GiB)$|\\$\\{"))]
 pub struct ByteSize(pub u64);
 
 /// A length of time, written `250ms`, `10s`, `5m`, `1h` or `7d`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, JsonSchema)]
+#[schemars(with = "String", extend("pattern" = "^[0-9]+(ms|s|m|h|d)$|\\$\\{"))]
 pub struct Span(pub Duration);
 
 const SIZES: &[(&str, u64)] = &[("B", 1), ("KiB", 1 << 10), ("MiB", 1 << 20), ("GiB", 1 << 30)];
@@ -61,6 +65,24 @@ impl fmt::Display for Span {
     }
 }
 
+impl Serialize for ByteSize {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl Serialize for Span {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl Serialize for Network {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(&self.0)
+    }
+}
+
 struct Unit<T> {
     what: &'static str,
     parse: fn(&str) -> Option<T>,
@@ -91,8 +113,16 @@ impl<'de> Deserialize<'de> for Span {
 }
 
 /// `10.0.0.0/8`, or a single address.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, JsonSchema)]
+#[schemars(with = "String")]
 pub struct Network(pub IpNet);
+
+impl Network {
+    /// Loopback, in both families.
+    pub fn loopback() -> Vec<Network> {
+        ["127.0.0.0/8", "::1/128"].iter().filter_map(|net| net.parse().ok()).map(Network).collect()
+    }
+}
 
 impl<'de> Deserialize<'de> for Network {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {

@@ -8,6 +8,7 @@
 //!
 //! There is one store for all routes. It lives as long as the process.
 
+pub mod coded;
 pub mod fill;
 pub mod key;
 pub mod ledger;
@@ -78,6 +79,12 @@ pub struct Cache {
     ledger: Arc<Ledger>,
     uncacheable: Memory<HashBinary, NoCacheReason>,
     invalidated: Memory<HashBinary, Moment>,
+}
+
+impl std::fmt::Debug for Cache {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Cache").finish_non_exhaustive()
+    }
 }
 
 impl Cache {

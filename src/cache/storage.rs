@@ -19,10 +19,12 @@ use pingora::cache::{CacheKey, CacheMeta};
 use pingora::{Error, ErrorType, Result};
 
 use super::Cache;
+use super::coded;
 use super::fill::{Fill, Reader, Terms, Written};
 use super::policy::Life;
 use super::stored::{Content, Head, Stored, compact, set_length, weight};
 use super::vary::Nominated;
+use crate::filter::ContentFilter;
 use crate::memory::Change;
 
 tokio::task_local! {
@@ -139,25 +141,89 @@ pub struct Handler(Source);
 
 #[derive(Debug)]
 enum Source {
-    Whole(Hit),
+    Whole(Hit, Place),
     Filling(Reader),
+    Coded(Coding),
+    Nothing,
+}
+
+/// Where a response stands.
+#[derive(Debug, Clone, Copy)]
+struct Place {
+    cache: &'static Cache,
+    hash: HashBinary,
+}
+
+/// Reads a complete response in a content coding: from the copy that is kept, or makes it.
+struct Coding {
+    place: Place,
+    stored: Stored,
+    cell: coded::Cell,
+    filter: Option<Box<dyn ContentFilter>>,
+    next: usize,
+}
+
+impl std::fmt::Debug for Coding {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Coding").field("next", &self.next).finish_non_exhaustive()
+    }
+}
+
+impl Coding {
+    async fn next(&mut self) -> Result<Option<Bytes>> {
+        if self.cell.get().is_none() {
+            let Coding { cell, filter, stored, .. } = self;
+            // Whoever comes while it is made waits for it; should its maker leave, another one makes it.
+            let made = cell.get_or_try_init(|| coded::encode(&stored.content, filter)).await;
+            if made.is_err() {
+                return Error::e_explain(ErrorType::InternalError, "the content could not be encoded");
+            }
+            self.place.cache.weigh_again(self.place.hash, &self.stored);
+        }
+        let piece = self.cell.get().and_then(|copy| copy.pieces.get(self.next)).cloned();
+        self.next += 1;
+        Ok(piece)
+    }
 }
 
 impl Handler {
     /// The head that was found.
-    pub fn head(&self) -> &Arc<Head> {
+    pub fn head(&self) -> Option<&Arc<Head>> {
         match &self.0 {
-            Source::Whole(hit) => &hit.stored.head,
-            Source::Filling(reader) => &reader.fill.head,
+            Source::Whole(hit, _) => Some(&hit.stored.head),
+            Source::Filling(reader) => Some(&reader.fill.head),
+            Source::Coded(coding) => Some(&coding.stored.head),
+            Source::Nothing => None,
         }
     }
 
     /// The fill it reads, if it is one.
     pub fn fill(&self) -> Option<&Arc<Fill>> {
         match &self.0 {
-            Source::Whole(_) => None,
             Source::Filling(reader) => Some(&reader.fill),
+            _ => None,
         }
+    }
+
+    /// From here on gives the content in this coding: the copy that is kept, whose length it says, or
+    /// one that the filter makes now. `Err` gives the filter back: it is no complete response.
+    pub fn recode(
+        &mut self,
+        coding: &'static str,
+        filter: Box<dyn ContentFilter>,
+    ) -> Result<Option<u64>, Box<dyn ContentFilter>> {
+        let Source::Whole(hit, place) = &self.0 else { return Err(filter) };
+        let (stored, place) = (hit.stored.clone(), *place);
+        let cell = stored.content.coded.cell(coding);
+        let length = cell.get().map(|copy| copy.length);
+        let filter = Some(filter).filter(|_| length.is_none());
+        self.0 = Source::Coded(Coding { place, stored, cell, filter, next: 0 });
+        Ok(length)
+    }
+
+    /// From here on gives nothing.
+    pub fn say_nothing(&mut self) {
+        self.0 = Source::Nothing;
     }
 }
 
@@ -165,8 +231,10 @@ impl Handler {
 impl HandleHit for Handler {
     async fn read_body(&mut self) -> Result<Option<Bytes>> {
         match &mut self.0 {
-            Source::Whole(hit) => Ok(hit.next()),
+            Source::Whole(hit, _) => Ok(hit.next()),
             Source::Filling(reader) => reader.next().await,
+            Source::Coded(coding) => coding.next().await,
+            Source::Nothing => Ok(None),
         }
     }
 
@@ -176,19 +244,22 @@ impl HandleHit for Handler {
 
     fn can_seek(&self) -> bool {
         match &self.0 {
-            Source::Whole(_) => true,
+            Source::Whole(..) => true,
             Source::Filling(reader) => reader.can_seek(),
+            Source::Coded(_) | Source::Nothing => false,
         }
     }
 
     fn seek(&mut self, start: usize, end: Option<usize>) -> Result<()> {
         let (start, end) = (start as u64, end.map(|end| end as u64));
         match &mut self.0 {
-            Source::Whole(hit) => {
+            Source::Whole(hit, _) => {
                 hit.seek(start, end);
                 Ok(())
             }
             Source::Filling(reader) => reader.seek(start, end),
+            Source::Coded(_) => Error::e_explain(ErrorType::InternalError, "ranges are of the content as it is stored"),
+            Source::Nothing => Ok(()),
         }
     }
 
@@ -284,6 +355,17 @@ impl Cache {
         });
     }
 
+    /// A stored response has got a copy in another coding: it weighs more now.
+    fn weigh_again(&self, hash: HashBinary, stored: &Stored) {
+        self.map.update(hash, self.clock().now(), |there| match there {
+            Some(Slot::Whole(same)) if Arc::ptr_eq(&same.content, &stored.content) => {
+                let (weight, expires) = (same.weight(), Some(same.head.life.kept()));
+                (Change::Put { value: Slot::Whole(same.clone()), weight, expires }, ())
+            }
+            _ => (Change::Keep, ()),
+        });
+    }
+
     /// The response will not be stored: its place goes back to what was there before.
     fn give_up(&self, hash: HashBinary, fill: &Arc<Fill>) {
         self.map.update(hash, self.clock().now(), |there| match there {
@@ -304,18 +386,19 @@ impl Cache {
 #[async_trait]
 impl Storage for Cache {
     async fn lookup(&'static self, key: &CacheKey, _: &SpanHandle) -> Result<Option<(CacheMeta, HitHandler)>> {
-        let Some(slot) = self.map.get(&key.combined_bin(), self.clock().now()) else { return Ok(None) };
+        let hash = key.combined_bin();
+        let Some(slot) = self.map.get(&hash, self.clock().now()) else { return Ok(None) };
         if *slot.head().key != *key.primary_key() {
             return Ok(None);
         }
         let source = match slot {
-            Slot::Whole(stored) => Source::Whole(Hit::new(stored)),
+            Slot::Whole(stored) => Source::Whole(Hit::new(stored), Place { cache: self, hash }),
             Slot::Filling(fill, _) if fill.joinable() => Source::Filling(Reader::joiner(fill)),
             Slot::Filling(..) => return Ok(None),
         };
         let handler = Handler(source);
-        let meta = meta(self, handler.head());
-        Ok(Some((meta, Box::new(handler))))
+        let found = handler.head().map(|head| meta(self, head));
+        Ok(found.map(|meta| (meta, Box::new(handler) as HitHandler)))
     }
 
     async fn lookup_streaming_write(
@@ -327,9 +410,8 @@ impl Storage for Cache {
         let id = tag.and_then(|tag| tag.try_into().ok()).map(u64::from_be_bytes);
         let fill = id.and_then(|id| self.fills.lock().get(&id).cloned());
         Ok(fill.map(|fill| {
-            let handler = Handler(Source::Filling(Reader::leader(fill)));
-            let meta = meta(self, handler.head());
-            (meta, Box::new(handler) as HitHandler)
+            let meta = meta(self, &fill.head);
+            (meta, Box::new(Handler(Source::Filling(Reader::leader(fill)))) as HitHandler)
         }))
     }
 
@@ -420,6 +502,7 @@ mod tests {
         let content = Content {
             pieces: pieces.iter().map(|piece| Bytes::from_static(piece.as_bytes())).collect(),
             length: pieces.iter().map(|piece| piece.len() as u64).sum(),
+            coded: Default::default(),
         };
         let response = pingora::http::ResponseHeader::build(200, None).unwrap();
         let head = Head {

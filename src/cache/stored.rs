@@ -13,6 +13,7 @@ use http::{HeaderName, HeaderValue};
 use pingora::cache::key::HashBinary;
 use pingora::http::ResponseHeader;
 
+use super::coded::Coded;
 use super::policy::Life;
 
 /// Everything about a stored response but its content.
@@ -39,6 +40,8 @@ pub struct Content {
     pub pieces: Box<[Bytes]>,
     /// Their length in all.
     pub length: u64,
+    /// The same in other codings, as far as somebody asked for them.
+    pub coded: Coded,
 }
 
 /// A complete response.
@@ -79,7 +82,7 @@ impl Content {
         if !small.is_empty() {
             merged.push(Bytes::copy_from_slice(&small));
         }
-        Content { pieces: merged.into(), length }
+        Content { pieces: merged.into(), length, coded: Coded::default() }
     }
 }
 
@@ -118,6 +121,7 @@ impl Stored {
     /// What it weighs in memory.
     pub fn weight(&self) -> u64 {
         self.content.length
+            + self.content.coded.weight()
             + self.content.pieces.len() as u64 * 48
             + weight(&self.head.response)
             + self.head.key.len() as u64

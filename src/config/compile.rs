@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use http::{HeaderName, HeaderValue, Method};
 
-use super::error::{self, Complaints, Error};
+use super::error::{self, Complaints, Error, did_you_mean};
 use super::place::join;
 use super::settings::{self, Mode, One, Settings};
 use super::{Parts, Plan};
@@ -40,7 +40,8 @@ impl<'a> Compiler<'a> {
         self.check_listeners(&settings);
         let limits = self.limits(&settings.cache);
         let upstreams = self.upstreams(&settings.upstreams);
-        let site = self.plugins("plugins", &settings.plugins);
+        let proxies = !settings.trust.proxies.is_empty();
+        let site = self.plugins("plugins", &settings.plugins, proxies);
         let routes = self.routes(&settings, &upstreams, &site);
         self.complaints.finish()?;
         let router = Router::new(routes).map_err(|error| error::general(file, error.to_string()))?;
@@ -142,7 +143,7 @@ impl<'a> Compiler<'a> {
         upstreams
     }
 
-    fn plugins(&mut self, path: &str, list: &[One]) -> Vec<(String, Hooks)> {
+    fn plugins(&mut self, path: &str, list: &[One], proxies: bool) -> Vec<(String, Hooks)> {
         let mut built = Vec::new();
         for (index, one) in list.iter().enumerate() {
             let path = format!("{path}[{index}]");
@@ -150,12 +151,19 @@ impl<'a> Compiler<'a> {
             let Some(entry) = known().find(|entry| entry.name == one.name) else {
                 let mut names: Vec<_> = known().map(|entry| entry.name).collect();
                 names.sort_unstable();
-                let message = format!("no plugin named `{}`; there are: {}", one.name, names.join(", "));
+                let hint = did_you_mean(&one.name, names.iter().copied()).unwrap_or_default();
+                let message = format!("no plugin named `{}`; there are: {}{hint}", one.name, names.join(", "));
                 self.complaints.key(&join(&path, &one.name), message);
                 continue;
             };
             match (entry.build)(&one.value) {
-                Ok(hooks) => built.push((join(&path, &one.name), hooks)),
+                Ok(hooks) => {
+                    let at = join(&path, &one.name);
+                    if let Some(why) = hooks.why_only_with_proxies().filter(|_| !proxies) {
+                        self.complaints.key(&at, why);
+                    }
+                    built.push((at, hooks));
+                }
                 Err(complaint) => self.inside(&join(&path, &one.name), complaint),
             }
         }
@@ -191,7 +199,7 @@ impl<'a> Compiler<'a> {
             let conditions = self.conditions(&join(&path, "match"), &route.matches);
             let destination = self.destination(&join(&path, "to"), &route.to, &conditions, upstreams);
             let cache = route.cache.as_ref().and_then(|cache| self.cache(&join(&path, "cache"), cache, &route.to));
-            let own = self.plugins(&join(&path, "plugins"), &route.plugins);
+            let own = self.plugins(&join(&path, "plugins"), &route.plugins, !settings.trust.proxies.is_empty());
             if route.cache.is_some() {
                 for (path, hooks) in site.iter().chain(&own) {
                     if let Some(why) = hooks.why_unshareable() {
@@ -319,7 +327,8 @@ impl<'a> Compiler<'a> {
                 let known: Vec<_> = upstreams.keys().map(String::as_str).collect();
                 let known =
                     if known.is_empty() { "none; add one under `upstreams`".to_owned() } else { known.join(", ") };
-                self.complaints.value(&at, format!("no upstream named `{name}`; there are: {known}"));
+                let hint = did_you_mean(name, upstreams.keys().map(String::as_str)).unwrap_or_default();
+                self.complaints.value(&at, format!("no upstream named `{name}`; there are: {known}{hint}"));
                 return None;
             };
             return upstream.clone().map(Destination::Proxy);
@@ -327,7 +336,9 @@ impl<'a> Compiler<'a> {
         let Some(entry) = handlers::BUILT_IN.iter().find(|entry| entry.name == to.name) else {
             let mut names: Vec<_> = handlers::BUILT_IN.iter().map(|entry| entry.name).chain(["proxy"]).collect();
             names.sort_unstable();
-            self.complaints.key(&at, format!("no destination named `{}`; there are: {}", to.name, names.join(", ")));
+            let hint = did_you_mean(&to.name, names.iter().copied()).unwrap_or_default();
+            let message = format!("no destination named `{}`; there are: {}{hint}", to.name, names.join(", "));
+            self.complaints.key(&at, message);
             return None;
         };
         let around =

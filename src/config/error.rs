@@ -2,7 +2,9 @@
 
 use std::fmt;
 
-use super::place::{Fault, Index, Place};
+use super::environment::Hidden;
+use super::place::{Fault, Index, Place, Scalar, parent};
+use crate::secret;
 
 /// One complaint.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -53,28 +55,59 @@ pub struct Complaints<'a> {
     file: &'a str,
     text: &'a str,
     index: &'a Index,
+    hidden: Vec<Hidden>,
     problems: Vec<Problem>,
 }
 
 impl<'a> Complaints<'a> {
-    /// None yet.
-    pub fn new(file: &'a str, text: &'a str, index: &'a Index) -> Self {
-        Complaints { file, text, index, problems: Vec::new() }
+    /// None yet. What is hidden is never told, nor is a secret that stands in the file itself.
+    pub fn new(file: &'a str, text: &'a str, index: &'a Index, mut hidden: Vec<Hidden>) -> Self {
+        for scalar in index.scalars().iter().filter(|scalar| is_secret(scalar) && !scalar.text.is_empty()) {
+            hidden.push(Hidden { path: scalar.path.clone(), value: scalar.text.clone(), shown: "***".into() });
+        }
+        // The longest first: one value may be part of another.
+        hidden.sort_by_key(|hidden| std::cmp::Reverse(hidden.value.len()));
+        Complaints { file, text, index, hidden, problems: Vec::new() }
     }
 
-    fn push(&mut self, place: Option<Place>, message: String) {
-        let line = place.and_then(|place| self.text.lines().nth(place.line - 1)).map(str::to_owned);
+    fn push(&mut self, path: &str, place: Option<Place>, message: String) {
+        let mut message = message;
+        for hidden in self.hidden.iter().filter(|hidden| !hidden.value.is_empty()) {
+            // A short value may stand in any sentence by accident.
+            if hidden.value.len() >= 8 || hidden.path.starts_with(path) || path.starts_with(&hidden.path) {
+                let escaped = format!("{:?}", hidden.value);
+                message = message.replace(&escaped[1..escaped.len() - 1], &hidden.shown);
+                message = message.replace(&hidden.value, &hidden.shown);
+            }
+        }
+        let line = place.and_then(|place| self.line(place.line));
         self.problems.push(Problem { place, message, line });
+    }
+
+    /// A line of the file, without the secrets in it.
+    fn line(&self, number: usize) -> Option<String> {
+        let mut line: Vec<char> = self.text.lines().nth(number - 1)?.chars().collect();
+        for scalar in self.index.scalars().iter().filter(|scalar| is_secret(scalar)) {
+            if !(scalar.place.line..=scalar.last_line).contains(&number) {
+                continue;
+            }
+            let whole = scalar.place.line == scalar.last_line;
+            let from = if number == scalar.place.line { scalar.place.column - 1 } else { 0 };
+            let to = if whole { from + scalar.end - scalar.start } else { line.len() };
+            let (from, to) = (from.min(line.len()), to.min(line.len()));
+            line[from..to].fill('*');
+        }
+        Some(line.into_iter().collect())
     }
 
     /// Complains about the value at a path.
     pub fn value(&mut self, path: &str, message: impl Into<String>) {
-        self.push(self.index.of_value(path), message.into());
+        self.push(path, self.index.of_value(path), message.into());
     }
 
     /// Complains about the key at a path.
     pub fn key(&mut self, path: &str, message: impl Into<String>) {
-        self.push(self.index.of_key(path), message.into());
+        self.push(path, self.index.of_key(path), message.into());
     }
 
     /// Complains about what the decoder did not like; an unknown key is pointed at itself.
@@ -85,14 +118,18 @@ impl<'a> Complaints<'a> {
             .split_once(": ")
             .filter(|(at, _)| !at.is_empty() && path.starts_with(at))
             .map_or(message, |(_, rest)| rest);
-        match unknown_field(message) {
+        let message = in_plain_words(message);
+        let (unknown, known) = quoted(&message);
+        let hint = unknown.and_then(|word| did_you_mean(word, known.iter().copied())).unwrap_or_default();
+        let told = format!("{message}{hint}");
+        match unknown.filter(|_| message.starts_with("unknown field ")) {
             Some(field) => {
                 let full = super::place::join(path, field);
                 // Some decoders already name the field in the path.
                 let at = if path.ends_with(field) { path } else { &full };
-                self.key(at, message);
+                self.key(at, told);
             }
-            None => self.value(path, message),
+            None => self.value(path, told),
         }
     }
 
@@ -106,14 +143,70 @@ impl<'a> Complaints<'a> {
     }
 }
 
-fn unknown_field(message: &str) -> Option<&str> {
-    message.strip_prefix("unknown field `")?.split('`').next()
+/// Whether what stands there must not be seen. The names of users may be.
+fn is_secret(scalar: &Scalar) -> bool {
+    let path = if scalar.is_key { parent(&scalar.path).unwrap_or("") } else { &scalar.path };
+    path.split(['.', '[']).any(|key| secret::KEYS.contains(&key) && !(scalar.is_key && key == "users"))
 }
 
-/// The error for a file that is no YAML, or no file.
-pub fn fault(file: &str, text: &str, fault: Fault) -> Error {
-    let line = text.lines().nth(fault.place.line - 1).map(str::to_owned);
-    Error { file: file.to_owned(), problems: vec![Problem { place: Some(fault.place), message: fault.message, line }] }
+/// The decoder speaks of its own types.
+fn in_plain_words(message: &str) -> String {
+    const WORDS: &[(&str, &str)] = &[
+        ("expected a sequence", "expected a list"),
+        ("invalid type: sequence", "invalid type: list"),
+        ("expected u16", "expected a whole number up to 65535"),
+        ("expected u32", "expected a whole number"),
+        ("expected usize", "expected a whole number"),
+        ("unit value", "nothing"),
+    ];
+    WORDS.iter().fold(message.to_owned(), |told, (word, plain)| match told.strip_suffix(word) {
+        Some(start) => format!("{start}{plain}"),
+        None => told.replace(&format!("{word},"), &format!("{plain},")),
+    })
+}
+
+/// The word that is unknown, and those that are known, from a decoder's sentence.
+fn quoted(message: &str) -> (Option<&str>, Vec<&str>) {
+    if !message.starts_with("unknown field `") && !message.starts_with("unknown variant `") {
+        return (None, Vec::new());
+    }
+    let mut words = message.split('`').skip(1).step_by(2);
+    (words.next(), words.collect())
+}
+
+/// A hint for a word that is nearly a known one.
+pub fn did_you_mean<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<String> {
+    let distance = |known: &&str| strsim::damerau_levenshtein(&word.to_ascii_lowercase(), known);
+    let nearest = known.into_iter().min_by_key(distance)?;
+    let near = distance(&nearest) <= (word.chars().count() / 3).max(1);
+    near.then(|| format!("; did you mean `{nearest}`?"))
+}
+
+/// The error for a file that is no YAML, or whose values cannot be filled in.
+pub fn faults(file: &str, text: &str, faults: Vec<Fault>) -> Error {
+    let problem = |fault: Fault| {
+        // There is no index to say what is a secret: a line is shown when no key above it could be one.
+        let line = text.lines().nth(fault.place.line - 1).filter(|_| !below_a_secret(text, fault.place.line));
+        Problem { place: Some(fault.place), message: fault.message, line: line.map(str::to_owned) }
+    };
+    Error { file: file.to_owned(), problems: faults.into_iter().map(problem).collect() }
+}
+
+fn below_a_secret(text: &str, number: usize) -> bool {
+    let lines: Vec<_> = text.lines().take(number).collect();
+    let indent = |line: &str| line.len() - line.trim_start_matches([' ', '-']).len();
+    let mut deepest = usize::MAX;
+    for (distance, line) in lines.iter().rev().enumerate() {
+        let holds = distance == 0 || indent(line) < deepest || line.trim_start().starts_with('-');
+        if !holds || line.trim().is_empty() {
+            continue;
+        }
+        deepest = deepest.min(indent(line));
+        if secret::KEYS.iter().any(|key| line.contains(&format!("{key}:")) || line.contains(&format!("{key}\":"))) {
+            return true;
+        }
+    }
+    false
 }
 
 /// The error for something that has no place in the file.

@@ -1,12 +1,14 @@
 //! From a file to a plan: load, check, compile.
 //!
-//! The text is indexed ([`place`]), decoded strictly ([`settings`]), and compiled
+//! The text is filled in (`environment`), indexed ([`place`]), decoded strictly ([`settings`]), and compiled
 //! into a [`Plan`] (`compile`), where names find what they name and plugins are built.
 //! Whatever is wrong is told with its line, its column and what would be right.
 
 mod compile;
+mod environment;
 pub mod error;
 pub mod place;
+mod schema;
 pub mod settings;
 
 use std::path::Path;
@@ -20,9 +22,11 @@ use crate::route::Router;
 use crate::units::Network;
 use crate::upstream::Upstream;
 use compile::Compiler;
+use environment::Masked;
 use error::Complaints;
 pub use error::Error;
 use place::Index;
+pub use schema::schema;
 use settings::Settings;
 
 /// A configuration at work: everything a request needs, in one place.
@@ -63,17 +67,25 @@ pub fn load(path: &Path, parts: &Parts<'_>) -> Result<Plan, Error> {
 
 /// Loads a text; `file` is what complaints call it.
 pub fn parse(file: &str, text: &str, parts: &Parts<'_>) -> Result<Plan, Error> {
+    parse_in(file, text, parts, &|name| std::env::var(name).ok())
+}
+
+/// The same where the environment is what `say` says.
+fn parse_in(file: &str, text: &str, parts: &Parts<'_>, say: &dyn Fn(&str) -> Option<String>) -> Result<Plan, Error> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-    let index = Index::of(text).map_err(|fault| error::fault(file, text, fault))?;
-    let mut complaints = Complaints::new(file, text, &index);
-    let decoded: Result<Settings, _> = serde_path_to_error::deserialize(serde_yaml::Deserializer::from_str(text));
+    let fault = |fault| error::faults(file, text, vec![fault]);
+    let masked = Masked::new(text).map_err(fault)?;
+    let index = Index::of(masked.text()).map_err(fault)?;
+    let (filled, hidden) = masked.fill(&index, say).map_err(|all| error::faults(file, text, all))?;
+    let mut complaints = Complaints::new(file, text, &index, hidden);
+    let decoded: Result<Settings, _> = serde_path_to_error::deserialize(serde_yaml::Deserializer::from_str(&filled));
     let settings = match decoded {
         Ok(settings) => settings,
         Err(error) => {
             let path = error.path().to_string();
             complaints.decode(if path == "." { "" } else { &path }, &error.inner().to_string());
             complaints.finish()?;
-            return Err(error::general(file, error.inner().to_string()));
+            return Err(error::general(file, "this is no configuration"));
         }
     };
     Compiler::new(parts, complaints).compile(file, settings)

@@ -7,7 +7,7 @@
 use std::collections::{HashMap, HashSet};
 use std::fmt;
 
-use saphyr_parser::{Event, Parser, Span};
+use saphyr_parser::{Event, Parser, ScalarStyle, Span};
 
 /// A line and a column, both from 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,6 +44,28 @@ pub struct Fault {
 pub struct Index {
     keys: HashMap<String, Place>,
     values: HashMap<String, Place>,
+    scalars: Vec<Scalar>,
+}
+
+/// A single value, or a key.
+#[derive(Debug)]
+pub struct Scalar {
+    /// Its path.
+    pub path: String,
+    /// What it says.
+    pub text: String,
+    /// Where it begins.
+    pub place: Place,
+    /// The line where it ends.
+    pub last_line: usize,
+    /// Where it begins and ends, in characters of the file.
+    pub start: usize,
+    /// See `start`.
+    pub end: usize,
+    /// How it is written.
+    pub style: ScalarStyle,
+    /// It is a key.
+    pub is_key: bool,
 }
 
 const DEEPEST: usize = 32;
@@ -87,8 +109,22 @@ impl Index {
                     }
                     index.value(&mut levels, place, None)?;
                 }
-                Event::Scalar(text, ..) => {
-                    index.value(&mut levels, place, Some(&text))?;
+                Event::Scalar(text, style, ..) => {
+                    let value = index.value(&mut levels, place, Some(&text))?;
+                    let is_key = value.is_none();
+                    index.scalars.push(Scalar {
+                        is_key,
+                        path: value.unwrap_or_else(|| match levels.last() {
+                            Some(Level::Map { path, .. }) => join(path, &text),
+                            _ => String::new(),
+                        }),
+                        text: text.into_owned(),
+                        place,
+                        last_line: span.end.line(),
+                        start: span.start.index(),
+                        end: span.end.index(),
+                        style,
+                    });
                 }
                 Event::SequenceStart(..) => {
                     if let Some(path) = index.value(&mut levels, place, None)? {
@@ -144,6 +180,11 @@ impl Index {
         Ok(Some(path))
     }
 
+    /// All keys and single values, in the order of the file.
+    pub fn scalars(&self) -> &[Scalar] {
+        &self.scalars
+    }
+
     /// The place of a value, or of what holds it.
     pub fn of_value(&self, path: &str) -> Option<Place> {
         self.values.get(path).or_else(|| self.keys.get(path)).copied().or_else(|| self.of_value(parent(path)?))
@@ -155,7 +196,8 @@ impl Index {
     }
 }
 
-fn parent(path: &str) -> Option<&str> {
+/// The path of what holds it.
+pub fn parent(path: &str) -> Option<&str> {
     if path.is_empty() { None } else { Some(path.rfind(['.', '[']).map_or("", |at| &path[..at])) }
 }
 

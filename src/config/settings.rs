@@ -3,18 +3,21 @@
 //! Every struct refuses unknown keys. "Exactly one of" and "this or that" are
 //! visitors written by hand, because derived ones lose the place or the reason.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::Serialize;
 use serde::de::{self, Deserialize, Deserializer, MapAccess, Visitor};
 
 use crate::units::{ByteSize, Network, Span};
 
 /// The whole file.
-#[derive(Debug, Clone, serde::Deserialize)]
+#[derive(Debug, Clone, serde::Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Settings {
     /// Worker threads; one per core when absent.
@@ -30,6 +33,7 @@ pub struct Settings {
     /// What happens on SIGTERM.
     pub shutdown: Shutdown,
     /// Plugins around every route, and around what no route answers.
+    #[schemars(schema_with = "plugin_list")]
     pub plugins: Vec<One>,
     /// Groups of servers.
     pub upstreams: BTreeMap<String, Upstream>,
@@ -61,6 +65,31 @@ impl Default for Settings {
 pub struct Listen {
     /// The address.
     pub bind: SocketAddr,
+}
+
+impl JsonSchema for Listen {
+    fn schema_name() -> Cow<'static, str> {
+        "Listen".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        let address = json_schema!({ "type": "string", "pattern": ":[0-9]+$|\\$\\{" });
+        json_schema!({
+            "description": "An address to listen on: \"127.0.0.1:8080\" or { bind: \"127.0.0.1:8080\" }.",
+            "anyOf": [address, {
+                "type": "object",
+                "properties": { "bind": address },
+                "required": ["bind"],
+                "additionalProperties": false
+            }]
+        })
+    }
+}
+
+impl Serialize for Listen {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(&self.bind)
+    }
 }
 
 #[derive(serde::Deserialize)]
@@ -106,7 +135,7 @@ impl<'de> Deserialize<'de> for Listen {
 }
 
 /// The operator's listener.
-#[derive(Debug, Clone, PartialEq, Eq, serde::Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, serde::Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Admin {
     /// Its address, on loopback.
@@ -114,7 +143,7 @@ pub struct Admin {
 }
 
 /// Whose word about clients is believed.
-#[derive(Debug, Clone, Default, serde::Deserialize)]
+#[derive(Debug, Clone, Default, serde::Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Trust {
     /// Networks of proxies whose `X-Forwarded-*` fields are believed.
@@ -122,7 +151,7 @@ pub struct Trust {
 }
 
 /// Logs.
-#[derive(Debug, Clone, Default, serde::Deserialize)]
+#[derive(Debug, Clone, Default, serde::Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Log {
     /// One line for each request; none when absent.
@@ -131,7 +160,7 @@ pub struct Log {
 }
 
 /// One line for each request.
-#[derive(Debug, Clone, Default, PartialEq, Eq, serde::Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, serde::Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct AccessLog {
     /// Where to; standard output when absent. Opened again on SIGUSR1.
@@ -148,7 +177,7 @@ impl AccessLog {
 }
 
 /// The form of the access log.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Format {
     /// The line that Apache and nginx write, and most tools read.
@@ -159,7 +188,7 @@ pub enum Format {
 }
 
 /// What happens on SIGTERM.
-#[derive(Debug, Clone, serde::Deserialize)]
+#[derive(Debug, Clone, serde::Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Shutdown {
     /// How long running exchanges may take to finish.
@@ -173,7 +202,7 @@ impl Default for Shutdown {
 }
 
 /// A group of servers.
-#[derive(Debug, Clone, serde::Deserialize)]
+#[derive(Debug, Clone, serde::Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Upstream {
     /// `host:port`, `[ipv6]:port` or `unix:/path`; they take turns.
@@ -184,7 +213,7 @@ pub struct Upstream {
 }
 
 /// How long we wait for a server.
-#[derive(Debug, Clone, serde::Deserialize)]
+#[derive(Debug, Clone, serde::Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Timeouts {
     /// For a connection.
@@ -213,7 +242,7 @@ impl Default for Timeouts {
 }
 
 /// The one store that all routes share.
-#[derive(Debug, Clone, serde::Deserialize)]
+#[derive(Debug, Clone, serde::Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Cache {
     /// Bytes for everything stored, heads and keys counted in.
@@ -238,24 +267,26 @@ impl Default for Cache {
 }
 
 /// One route.
-#[derive(Debug, Clone, serde::Deserialize)]
+#[derive(Debug, Clone, serde::Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Route {
     /// What it matches; everything when absent.
     #[serde(default, rename = "match")]
     pub matches: Match,
-    /// Who answers.
+    /// Who answers: exactly one of `kv`, `proxy`, `redirect`, `respond`.
+    #[schemars(schema_with = "destination")]
     pub to: One,
     /// Keeps responses; never cached when absent.
     #[serde(default, deserialize_with = "given")]
     pub cache: Option<RouteCache>,
     /// Plugins of this route, inside those of the site.
     #[serde(default)]
+    #[schemars(schema_with = "plugin_list")]
     pub plugins: Vec<One>,
 }
 
 /// What a route matches: all that is given has to fit.
-#[derive(Debug, Clone, Default, serde::Deserialize)]
+#[derive(Debug, Clone, Default, serde::Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Match {
     /// The host, without port.
@@ -273,7 +304,7 @@ pub struct Match {
 }
 
 /// How a route keeps responses.
-#[derive(Debug, Clone, Default, serde::Deserialize)]
+#[derive(Debug, Clone, Default, serde::Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct RouteCache {
     /// Whose word counts.
@@ -293,7 +324,7 @@ pub struct RouteCache {
 }
 
 /// Whose word about freshness counts.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
     /// The origin's (RFC 9111).
@@ -304,7 +335,7 @@ pub enum Mode {
 }
 
 /// Requests with `Cookie` under `force`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Cookies {
     /// They pass by the store.
@@ -314,7 +345,7 @@ pub enum Cookies {
 }
 
 /// Responses with `Set-Cookie`.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum SetCookie {
     /// They are not stored.
@@ -325,12 +356,13 @@ pub enum SetCookie {
 }
 
 /// One duration for any status, or a map from status to duration.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, JsonSchema)]
+#[schemars(untagged)]
 pub enum Ttl {
     /// For any status.
-    Any(Duration),
+    Any(#[schemars(with = "Span")] Duration),
     /// By status; others are not stored.
-    ByStatus(BTreeMap<u16, Duration>),
+    ByStatus(#[schemars(with = "BTreeMap<String, Span>")] BTreeMap<u16, Duration>),
 }
 
 impl<'de> Deserialize<'de> for Ttl {
@@ -416,6 +448,15 @@ impl<'de> Deserialize<'de> for One {
         }
         deserializer.deserialize_map(Single)
     }
+}
+
+/// Filled in by [`super::schema`], which knows all plugins.
+fn plugin_list(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({ "type": "array", "items": { "$ref": "#/definitions/Plugin" } })
+}
+
+fn destination(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({ "$ref": "#/definitions/Destination" })
 }
 
 /// A key that is there is there: `cache:` with nothing behind it means `cache: {}`, not "no cache".

@@ -19,7 +19,7 @@ fn each_mistake_says_where_and_what_would_be_right() {
     for (text, expected) in [
         (
             "routes:\n  - to: { proxy: app }\n    plugins:\n      - headers: { response: { sett: { A: b } } }\n",
-            "headwall.yaml:4:32: unknown field `sett`, expected one of `remove`, `set`, `add`\n  4 |       - headers: { response: { sett: { A: b } } }\n    |                                ^",
+            "headwall.yaml:4:32: unknown field `sett`, expected one of `remove`, `set`, `add`; did you mean `set`?\n  4 |       - headers: { response: { sett: { A: b } } }\n    |                                ^",
         ),
         (
             "routes:\n  - to: { proxy: shp }\n",
@@ -41,7 +41,7 @@ fn each_mistake_says_where_and_what_would_be_right() {
         ("routs: []\n", "headwall.yaml:2:1: unknown field `routs`, expected one of"),
         (
             "routes: [{ to: { prxy: app } }]\n",
-            "headwall.yaml:2:18: no destination named `prxy`; there are: kv, proxy, redirect, respond",
+            "headwall.yaml:2:18: no destination named `prxy`; there are: kv, proxy, redirect, respond; did you mean `proxy`?",
         ),
         ("routes: [{ to: { proxy: app, kv: {} } }]\n", "this map takes exactly one key and has `proxy` and `kv`"),
         ("routes: [{ match: { path: /a } }]\n", "missing field `to`"),
@@ -88,7 +88,7 @@ fn each_mistake_says_where_and_what_would_be_right() {
         ),
         (
             "routes: [{ to: { proxy: app }, plugins: [{ haeders: {} }] }]\n",
-            "no plugin named `haeders`; there are: headers",
+            "no plugin named `haeders`; there are: basic_auth, ",
         ),
         ("routes: [{ to: { proxy: app } }]\nadmin: { listen: \"0.0.0.0:9900\" }\n", "is not on loopback"),
         ("routes: [{ to: { proxy: app } }]\ncache: { memory: 1MiB }\n", "16MiB is more than `memory`, which is 1MiB"),

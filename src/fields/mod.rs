@@ -3,12 +3,14 @@
 //! A value that cannot be understood is never a panic and never a guess: each
 //! module says which reading is the safe one.
 
+pub mod accept_encoding;
 pub mod cache_control;
 pub mod cache_status;
 pub mod conditional;
 pub mod connection;
 pub mod date;
 pub mod forwarded;
+pub mod path;
 pub mod range;
 pub mod vary;
 

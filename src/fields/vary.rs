@@ -2,6 +2,7 @@
 
 use http::header::VARY;
 use http::{HeaderMap, HeaderName};
+use pingora::http::ResponseHeader;
 
 use super::members;
 
@@ -17,6 +18,18 @@ pub fn nominated(response: &HeaderMap) -> Result<Vec<HeaderName>, Everything> {
     names.sort_by(|a, b| a.as_str().cmp(b.as_str()));
     names.dedup();
     Ok(names)
+}
+
+/// Says that the response depends on this field too; one line, and nothing where it is said already.
+pub fn add(response: &mut ResponseHeader, name: HeaderName) {
+    let said = |member: &[u8]| member == b"*" || member.eq_ignore_ascii_case(name.as_str().as_bytes());
+    if members(&response.headers, VARY).any(said) {
+        return;
+    }
+    let mut all: Vec<String> =
+        members(&response.headers, VARY).map(|member| String::from_utf8_lossy(member).into_owned()).collect();
+    all.push(name.as_str().to_owned());
+    let _ = response.insert_header(VARY, all.join(", "));
 }
 
 /// The response depends on more than we can compare.
@@ -35,5 +48,20 @@ mod tests {
         assert_eq!(nominated(&fields("vary: accept, *")), Err(Everything));
         assert_eq!(nominated(&fields("vary: not a name")), Err(Everything));
         assert_eq!(nominated(&fields("")), Ok(vec![]));
+    }
+
+    #[test]
+    fn a_name_is_added_once() {
+        let mut response = ResponseHeader::build(200, None).unwrap();
+        for expected in ["origin", "origin"] {
+            add(&mut response, http::header::ORIGIN);
+            assert_eq!(response.headers[VARY], expected);
+        }
+        response.append_header(VARY, "Accept").unwrap();
+        add(&mut response, http::header::ACCEPT_ENCODING);
+        assert_eq!(response.headers.get_all(VARY).iter().collect::<Vec<_>>(), ["origin, Accept, accept-encoding"]);
+        response.insert_header(VARY, "*").unwrap();
+        add(&mut response, http::header::ORIGIN);
+        assert_eq!(response.headers[VARY], "*");
     }
 }

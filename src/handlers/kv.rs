@@ -12,6 +12,7 @@
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
 use std::net::IpAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
@@ -22,6 +23,7 @@ use http::header::*;
 use http::{HeaderValue, Method};
 use percent_encoding::percent_decode;
 use pingora::http::RequestHeader;
+use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::{Surroundings, complaint};
@@ -31,11 +33,13 @@ use crate::fields::conditional::{names, strongly_equal, weakly_equal};
 use crate::handler::{Content, Handler, Reply, Unread};
 use crate::memory::{Change, Memory, Usage};
 use crate::plugin::{Complaint, settings};
+use crate::secret::{self, Secret};
 use crate::units::{ByteSize, Network, Span};
 
-#[derive(Deserialize)]
+/// A key/value store under the route's prefix: `PUT /cache/key?ttl=seconds`, `GET`, `HEAD`, `DELETE`.
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
-struct Settings {
+pub(super) struct Settings {
     /// Routes that name the same store share its content.
     store: String,
     /// Bytes for all its content; what is used least goes first.
@@ -46,20 +50,22 @@ struct Settings {
     default_ttl: Option<Span>,
     /// Networks that may use it.
     allow: Vec<Network>,
-    /// Bearer tokens that may use it from anywhere.
-    tokens: Vec<String>,
+    /// Bearer tokens that may use it from anywhere; at least 16 visible ASCII characters each.
+    tokens: Vec<Secret>,
+    /// A file with more of them, one a line.
+    token_file: Option<PathBuf>,
 }
 
 impl Default for Settings {
     fn default() -> Self {
-        let loopback = ["127.0.0.0/8", "::1/128"].into_iter().filter_map(|net| net.parse().ok()).map(Network).collect();
         Settings {
             store: "default".into(),
             memory: ByteSize(64 << 20),
             max_value: ByteSize(8 << 20),
             default_ttl: None,
-            allow: loopback,
+            allow: Network::loopback(),
             tokens: Vec::new(),
+            token_file: None,
         }
     }
 }
@@ -112,11 +118,11 @@ impl Store {
 struct Kv {
     store: Arc<Store>,
     clock: Clock,
-    prefix: usize,
+    prefix: String,
     max_value: u64,
     default_ttl: Option<Duration>,
     allow: Vec<Network>,
-    tokens: Vec<String>,
+    tokens: Vec<Secret>,
 }
 
 const LONGEST_KEY: usize = 1024;
@@ -145,10 +151,17 @@ pub(super) fn build(value: &serde_yaml::Value, around: &Surroundings<'_>) -> Res
     if settings.default_ttl.is_some_and(|ttl| ttl.0.as_secs() == 0) {
         return Err(complaint("default_ttl", "at least 1s, or leave it out to keep values for ever"));
     }
-    if let Some(index) =
-        settings.tokens.iter().position(|token| token.len() < 16 || !token.bytes().all(|byte| byte.is_ascii_graphic()))
-    {
+    if let Some(index) = settings.tokens.iter().position(|token| !token.is_token()) {
         return Err(complaint(&format!("tokens[{index}]"), "a token has at least 16 characters, all visible ASCII"));
+    }
+    let mut tokens = settings.tokens;
+    if let Some(file) = &settings.token_file {
+        let lines = secret::lines(file).map_err(|message| complaint("token_file", message))?;
+        tokens.extend(lines.into_iter().map(Secret::from));
+        if !tokens.iter().all(Secret::is_token) {
+            let message = format!("{}: a token has at least 16 characters, all visible ASCII", file.display());
+            return Err(complaint("token_file", message));
+        }
     }
     let store = around.stores.get(&settings.store, settings.memory.0).map_err(|other| {
         let message =
@@ -158,11 +171,11 @@ pub(super) fn build(value: &serde_yaml::Value, around: &Surroundings<'_>) -> Res
     Ok(Arc::new(Kv {
         store,
         clock: around.clock.clone(),
-        prefix: prefix.len(),
+        prefix: prefix.to_owned(),
         max_value: settings.max_value.0,
         default_ttl: settings.default_ttl.map(|span| span.0),
         allow: settings.allow,
-        tokens: settings.tokens,
+        tokens,
     }))
 }
 
@@ -180,19 +193,21 @@ impl Kv {
         &self,
         request: &RequestHeader,
         content: &mut Content<'_>,
-        exchange: &Exchange,
+        exchange: &mut Exchange,
     ) -> Result<Reply, Reply> {
         self.admit(request, exchange)?;
         let (path, query) = match request.raw_path().iter().position(|byte| *byte == b'?') {
             Some(at) => (&request.raw_path()[..at], &request.raw_path()[at + 1..]),
             None => (request.raw_path(), &b""[..]),
         };
-        let key = key(path.get(self.prefix..).unwrap_or_default())?;
+        // A plugin may have rewritten the path, and then to something else.
+        let key = path.strip_prefix(self.prefix.as_bytes()).ok_or_else(|| Reply::text(404, "there is no such key"))?;
+        let key = key_of(key)?;
         match request.method {
             Method::GET | Method::HEAD => self.get(&key, request),
             Method::PUT => {
                 let ttl = ttl(query)?.or(self.default_ttl);
-                self.put(key, ttl, request, content).await
+                self.put(key, ttl, request, content, exchange).await
             }
             Method::DELETE => self.delete(key, request),
             _ => Err(Reply::text(
@@ -208,11 +223,7 @@ impl Kv {
         if self.has_token(request) {
             return Ok(());
         }
-        // A proxy on the same host that we do not trust would make everybody a local user.
-        let relayed = !exchange.peer_trusted
-            && exchange.peer.is_loopback()
-            && ["x-forwarded-for", "forwarded"].iter().any(|name| request.headers.contains_key(*name));
-        if !relayed && self.allows(exchange.client) {
+        if !exchange.speaks_for_others(&request.headers) && self.allows(exchange.client) {
             return Ok(());
         }
         if self.tokens.is_empty() {
@@ -234,7 +245,7 @@ impl Kv {
         };
         let token = token.trim_ascii();
         // Every token is compared to its end, so that time tells nothing.
-        let fits = self.tokens.iter().fold(false, |any, known| any | same(known.as_bytes(), token));
+        let fits = self.tokens.iter().fold(false, |any, known| any | known.is(token));
         scheme.eq_ignore_ascii_case(b"bearer") && fits
     }
 
@@ -270,13 +281,15 @@ impl Kv {
         ttl: Option<Duration>,
         request: &RequestHeader,
         content: &mut Content<'_>,
+        exchange: &mut Exchange,
     ) -> Result<Reply, Reply> {
         if request.headers.contains_key(CONTENT_RANGE) {
             return Err(Reply::text(400, "part of a value cannot be put (RFC 9110 §14.5)"));
         }
-        let content = content.collect(self.max_value).await.map_err(|unread| match unread {
+        let content = content.collect(self.max_value, exchange).await.map_err(|unread| match unread {
             Unread::TooLong => Reply::text(413, format!("a value has at most {}", ByteSize(self.max_value))),
             Unread::Broken => Reply::text(400, "the content did not arrive whole; nothing was changed"),
+            Unread::Refused(status) => Reply::text(status, "the content was refused; nothing was changed"),
         })?;
         let now = self.clock.now();
         let tag = self.store.tag();
@@ -336,13 +349,8 @@ fn precondition() -> Reply {
     Reply::text(412, "the value is not what the request expects; nothing was changed")
 }
 
-fn same(a: &[u8], b: &[u8]) -> bool {
-    let differences = a.iter().zip(b).fold(0, |all, (a, b)| all | (a ^ b));
-    a.len() == b.len() && std::hint::black_box(differences) == 0
-}
-
 /// The key: everything after the prefix, decoded once.
-fn key(raw: &[u8]) -> Result<Box<[u8]>, Reply> {
+fn key_of(raw: &[u8]) -> Result<Box<[u8]>, Reply> {
     if raw.is_empty() {
         return Err(Reply::text(404, "there is no key here; it follows the prefix, as in /cache/key"));
     }

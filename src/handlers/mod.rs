@@ -7,6 +7,8 @@ mod stores;
 
 use std::sync::Arc;
 
+use schemars::{JsonSchema, Schema, SchemaGenerator};
+
 use crate::clock::Clock;
 use crate::handler::Handler;
 use crate::plugin::Complaint;
@@ -31,13 +33,15 @@ pub struct Entry {
     pub name: &'static str,
     /// Builds it.
     pub build: Build,
+    /// The schema of its settings.
+    pub schema: fn(&mut SchemaGenerator) -> Schema,
 }
 
 /// All of them, by name.
 pub const BUILT_IN: &[Entry] = &[
-    Entry { name: "kv", build: kv::build },
-    Entry { name: "redirect", build: redirect::build },
-    Entry { name: "respond", build: respond::build },
+    Entry { name: "kv", build: kv::build, schema: kv::Settings::json_schema },
+    Entry { name: "redirect", build: redirect::build, schema: redirect::Settings::json_schema },
+    Entry { name: "respond", build: respond::build, schema: respond::Settings::json_schema },
 ];
 
 /// A complaint about one setting.

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use http::header::LOCATION;
 use pingora::http::RequestHeader;
+use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::{Surroundings, complaint};
@@ -17,10 +18,13 @@ use crate::handler::{Content, Handler, Reply};
 use crate::plugin::{Complaint, settings};
 use crate::template::Template;
 
-#[derive(Deserialize)]
+/// Sends the client elsewhere.
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct Settings {
+pub(super) struct Settings {
+    /// Where to; `{host} {path} {query} {client_ip} {request_id}` are filled in.
     to: String,
+    /// 301, 302, 303, 307 or 308.
     #[serde(default = "permanent")]
     status: u16,
 }

@@ -11,6 +11,7 @@ use bytes::Bytes;
 use http::HeaderValue;
 use http::header::CONTENT_TYPE;
 use pingora::http::RequestHeader;
+use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::{Surroundings, complaint};
@@ -18,11 +19,15 @@ use crate::exchange::Exchange;
 use crate::handler::{Content, Handler, Reply};
 use crate::plugin::{Complaint, settings};
 
-#[derive(Deserialize)]
+/// A fixed answer.
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
-struct Settings {
+pub(super) struct Settings {
+    /// From 200 to 599.
     status: u16,
+    /// Its media type.
     r#type: String,
+    /// Its content.
     content: String,
 }
 

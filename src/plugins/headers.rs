@@ -19,6 +19,7 @@ use std::sync::Arc;
 
 use http::HeaderName;
 use pingora::http::{RequestHeader, ResponseHeader};
+use schemars::JsonSchema;
 use serde::Deserialize;
 
 use crate::exchange::Exchange;
@@ -26,8 +27,8 @@ use crate::fields::connection::frames;
 use crate::plugin::{Hooks, OnRequestHead, OnResponse, OnUpstreamRequest, Plugin};
 use crate::template::{Name, Template};
 
-/// What to do at which place.
-#[derive(Debug, Deserialize)]
+/// Sets, adds and removes fields.
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 #[derive(Default)]
 pub struct Settings {
@@ -40,7 +41,7 @@ pub struct Settings {
 }
 
 /// What to do at one place.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 #[derive(Default)]
 pub struct Edits {
@@ -160,7 +161,7 @@ impl OnUpstreamRequest for Headers {
 }
 
 impl OnResponse for Headers {
-    fn on_response(&self, response: &mut ResponseHeader, exchange: &mut Exchange) {
+    fn on_response(&self, _: &RequestHeader, response: &mut ResponseHeader, exchange: &mut Exchange) {
         for name in &self.remove {
             response.remove_header(name);
         }
@@ -175,18 +176,11 @@ impl OnResponse for Headers {
 
 #[cfg(test)]
 mod tests {
-    use crate::testing::{plugin, request, response};
+    use crate::testing::{complaint, example, plugin, request, response};
 
     #[test]
     fn the_example_of_the_documentation_works() {
-        let example = include_str!("headers.rs")
-            .lines()
-            .skip_while(|line| *line != "//! ```yaml")
-            .skip(1)
-            .take_while(|line| *line != "//! ```")
-            .map(|line| line.trim_start_matches("//! ").to_owned() + "\n")
-            .collect::<String>();
-        let plugin = plugin(&example);
+        let plugin = example(include_str!("headers.rs"));
         assert_eq!(plugin.doors(), ["request_head", "upstream_request", "response"]);
         let sent = plugin.request_head(request("GET /\nX-Country: DE"));
         assert_eq!(sent.headers["x-country"], "CH");
@@ -221,8 +215,7 @@ mod tests {
             ("{ request: { set: { A: \"{upstream}\" } } }", "", "not known yet"),
             ("{ response: { set: { A: [1] } } }", "response.set.A", "invalid type"),
         ] {
-            let value = serde_yaml::from_str(settings).unwrap();
-            let complaint = (super::super::BUILT_IN[0].build)(&value).unwrap_err();
+            let complaint = complaint(&format!("headers: {settings}"));
             assert!(complaint.message.contains(message), "{settings}: {complaint:?}");
             assert!(complaint.path.starts_with(path), "{settings}: {complaint:?}");
         }
@@ -230,10 +223,9 @@ mod tests {
 
     #[test]
     fn what_tells_clients_apart_must_not_reach_the_origin_of_a_cached_route() {
-        let value = serde_yaml::from_str("{ upstream_request: { set: { X-Id: \"{request_id}\" } } }").unwrap();
-        let hooks = (super::super::BUILT_IN[0].build)(&value).unwrap();
-        assert!(hooks.why_unshareable().unwrap().contains("request_id"));
-        let value = serde_yaml::from_str("{ response: { set: { X-Id: \"{request_id}\" } } }").unwrap();
-        assert_eq!((super::super::BUILT_IN[0].build)(&value).unwrap().why_unshareable(), None);
+        let apart = plugin("headers: { upstream_request: { set: { X-Id: \"{request_id}\" } } }");
+        assert!(apart.why_unshareable().unwrap().contains("request_id"));
+        let own = plugin("headers: { response: { set: { X-Id: \"{request_id}\" } } }");
+        assert_eq!(own.why_unshareable(), None);
     }
 }

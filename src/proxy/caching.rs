@@ -18,6 +18,7 @@ use crate::cache::rule::Rule;
 use crate::cache::storage::{Decision, FILLING, Handler};
 use crate::cache::{Cache, refusal};
 use crate::clock::Clock;
+use crate::exchange::ContentFilter;
 use crate::fields::cache_status::{CacheStatus, Forward, ttl};
 use crate::fields::{conditional, range};
 use crate::route::Destination;
@@ -63,9 +64,10 @@ pub fn key(cache: &Cache, request: &RequestHeader, ctx: &Ctx) -> Result<CacheKey
 /// What may be done with what was found.
 pub fn judge_found(session: &Session, found: &HitHandler, ctx: &mut Ctx, clock: &Clock) -> Option<ForcedFreshness> {
     let handler = found.as_any().downcast_ref::<Handler>()?;
-    let life = handler.head().life;
+    let head = handler.head()?.clone();
+    let life = head.life;
     ctx.cache.life = Some(life);
-    ctx.cache.found = Some(handler.head().clone());
+    ctx.cache.found = Some(head);
     (ctx.cache.stale, ctx.cache.asked, ctx.cache.collapsed) = (false, false, false);
     let policy = &ctx.route_cache()?.policy;
     let (request, now) = (session.req_header(), clock.now());
@@ -349,6 +351,33 @@ pub fn status(session: &Session, ctx: &Ctx, clock: &Clock) -> CacheStatus {
             }
         },
     }
+}
+
+/// Has what is stored read in this coding; says its length once it is known. `Err` gives the filter
+/// back: what leaves is not a whole stored response.
+pub fn recode(
+    session: &mut Session,
+    coding: &'static str,
+    filter: Box<dyn ContentFilter>,
+) -> Result<Option<u64>, Box<dyn ContentFilter>> {
+    match reader(session) {
+        Some(handler) => handler.recode(coding, filter),
+        None => Err(filter),
+    }
+}
+
+/// Sends nothing of what is stored.
+pub fn say_nothing(session: &mut Session) {
+    if let Some(handler) = reader(session) {
+        handler.say_nothing();
+    }
+}
+
+fn reader(session: &mut Session) -> Option<&mut Handler> {
+    if !from_store(session) {
+        return None;
+    }
+    session.cache.hit_handler().as_any_mut().downcast_mut()
 }
 
 /// Whether the head that leaves comes from the store.

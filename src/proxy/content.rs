@@ -7,27 +7,47 @@ use bytes::{Bytes, BytesMut};
 use pingora::http::ResponseHeader;
 use pingora::modules::http::{HttpModule, HttpModuleBuilder, Module};
 use pingora::protocols::http::ServerSession;
+use pingora::{Error, ErrorType};
 
-use crate::exchange::ContentFilter;
+use crate::catch::{Panicked, catch};
+use crate::exchange::{Broken, ContentFilter, Exchange};
 use crate::handler::{Source, Unread};
+use crate::plugin::Chain;
 
-/// The content of a request, for a handler.
-pub struct FromClient<'a>(pub &'a mut ServerSession);
+/// The content of a request, for a handler, as the plugins leave it.
+pub struct FromClient<'a> {
+    /// Where it comes from.
+    pub session: &'a mut ServerSession,
+    /// The plugins of the route.
+    pub chain: Option<&'a Chain>,
+}
 
 #[async_trait]
 impl Source for FromClient<'_> {
-    async fn chunk(&mut self) -> Result<Option<Bytes>, Unread> {
-        self.0.read_request_body().await.map_err(|_| {
+    async fn chunk(&mut self, exchange: &mut Exchange) -> Result<Option<Bytes>, Unread> {
+        let read = self.session.read_request_body().await;
+        let mut chunk = read.map_err(|_| {
             // Nobody knows where the next request would begin.
-            self.0.set_keepalive(None);
+            self.session.set_keepalive(None);
             Unread::Broken
-        })
+        })?;
+        exchange.taken += chunk.as_ref().map_or(0, |chunk| chunk.len() as u64);
+        if let Some(chain) = self.chain {
+            let end = chunk.is_none();
+            chain.request_body(&mut chunk, end, exchange).map_err(|status| {
+                self.session.set_keepalive(None);
+                Unread::Refused(status)
+            })?;
+        }
+        Ok(chunk)
     }
 
     async fn continue_100(&mut self) {
-        let waits = self.0.req_header().headers.get(http::header::EXPECT);
-        if waits.is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"100-continue")) && !self.0.is_body_done() {
-            let _ = self.0.write_continue_response().await;
+        let session = &mut self.session;
+        let waits = session.req_header().headers.get(http::header::EXPECT);
+        if waits.is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"100-continue")) && !session.is_body_done()
+        {
+            let _ = session.write_continue_response().await;
         }
     }
 }
@@ -48,25 +68,38 @@ impl Filters {
         self.finished = false;
     }
 
-    fn chunk(&mut self, chunk: Bytes) -> Bytes {
-        self.list.iter_mut().fold(chunk, |chunk, filter| if chunk.is_empty() { chunk } else { filter.chunk(chunk) })
+    fn chunk(&mut self, chunk: Bytes) -> Result<Bytes, Broken> {
+        let through = |chunk: Bytes, filter: &mut Box<dyn ContentFilter>| match chunk.is_empty() {
+            true => Ok(chunk),
+            false => filter.chunk(chunk),
+        };
+        self.list.iter_mut().try_fold(chunk, through)
     }
 
     /// What each filter still holds, sent through those behind it.
-    fn finish(&mut self) -> Bytes {
+    fn finish(&mut self) -> Result<Bytes, Broken> {
         if std::mem::replace(&mut self.finished, true) {
-            return Bytes::new();
+            return Ok(Bytes::new());
         }
         let mut rest = Bytes::new();
         for filter in &mut self.list {
             let mut all = BytesMut::new();
             if !rest.is_empty() {
-                all.extend_from_slice(&filter.chunk(rest));
+                all.extend_from_slice(&filter.chunk(rest)?);
             }
-            all.extend_from_slice(&filter.finish());
+            all.extend_from_slice(&filter.finish()?);
             rest = all.freeze();
         }
-        rest
+        Ok(rest)
+    }
+}
+
+/// Content that a filter gives up, or panics over, is cut: it must not look whole.
+fn whole<T>(filtered: Result<Result<T, Broken>, Panicked>) -> pingora::Result<T> {
+    match filtered {
+        Ok(Ok(bytes)) => Ok(bytes),
+        Ok(Err(Broken)) => Error::e_explain(ErrorType::InternalError, "a content filter gave up"),
+        Err(Panicked) => Error::e_explain(ErrorType::InternalError, "a content filter panicked"),
     }
 }
 
@@ -80,14 +113,16 @@ impl HttpModule for Filters {
         if self.list.is_empty() {
             return Ok(());
         }
-        let mut out = BytesMut::new();
-        if let Some(chunk) = body.take() {
-            out.extend_from_slice(&self.chunk(chunk));
-        }
-        if end {
-            out.extend_from_slice(&self.finish());
-        }
-        *body = Some(out.freeze());
+        let chunk = body.take();
+        let filtered = catch(|| {
+            let mut out = chunk.map_or(Ok(Bytes::new()), |chunk| self.chunk(chunk))?;
+            if end {
+                let rest = self.finish()?;
+                out = if out.is_empty() { rest } else { [out, rest].concat().into() };
+            }
+            Ok(out)
+        });
+        *body = Some(whole(filtered)?);
         Ok(())
     }
 
@@ -95,7 +130,8 @@ impl HttpModule for Filters {
         if self.list.is_empty() {
             return Ok(None);
         }
-        Ok(Some(self.finish()).filter(|rest| !rest.is_empty()))
+        let rest = whole(catch(|| self.finish()))?;
+        Ok(Some(rest).filter(|rest| !rest.is_empty()))
     }
 
     fn as_any(&self) -> &dyn Any {
@@ -124,15 +160,16 @@ mod tests {
     struct Late(Option<u8>);
 
     impl ContentFilter for Late {
-        fn chunk(&mut self, chunk: Bytes) -> Bytes {
+        fn chunk(&mut self, chunk: Bytes) -> Result<Bytes, Broken> {
             let mut out = Vec::new();
             for byte in chunk {
+                assert_ne!(byte, b'!', "on purpose");
                 out.extend(self.0.replace(byte.to_ascii_uppercase()));
             }
-            out.into()
+            Ok(out.into())
         }
-        fn finish(&mut self) -> Bytes {
-            self.0.take().into_iter().collect()
+        fn finish(&mut self) -> Result<Bytes, Broken> {
+            Ok(self.0.take().into_iter().collect())
         }
     }
 
@@ -150,5 +187,12 @@ mod tests {
             out.extend(filters.response_done_filter().unwrap().unwrap_or_default());
             assert_eq!(out, b"ABCDEF", "end told with the body: {end_in_body}");
         }
+    }
+
+    #[test]
+    fn a_filter_that_panics_cuts_the_content() {
+        let mut filters = Filters::default();
+        filters.set(vec![Box::new(Late(None))]);
+        assert!(filters.response_body_filter(&mut Some(Bytes::from("a!")), false).is_err());
     }
 }

@@ -10,6 +10,7 @@ use crate::cache::fill::{Fill, Terms};
 use crate::cache::policy::Life;
 use crate::cache::rule::Rule;
 use crate::cache::stored::Head;
+use crate::catch::{Panicked, catch};
 use crate::clock::Moment;
 use crate::connection::Connection;
 use crate::exchange::Exchange;
@@ -84,11 +85,19 @@ impl Ctx {
     }
 
     /// Asks the plugins: the route's, or the site's where there is no route.
-    pub fn plugins<R>(&mut self, ask: impl FnOnce(&Chain, &mut Exchange) -> R) -> R {
-        match self.route.clone() {
-            Some(route) => ask(&route.chain, &mut self.exchange),
-            None => ask(&self.snapshot.clone().plan.site, &mut self.exchange),
-        }
+    pub fn plugins<R>(&mut self, ask: impl FnOnce(&Chain, &mut Exchange) -> R) -> Result<R, Panicked> {
+        let asked = match self.route.clone() {
+            Some(route) => catch(|| ask(&route.chain, &mut self.exchange)),
+            None => catch(|| ask(&self.snapshot.clone().plan.site, &mut self.exchange)),
+        };
+        asked.inspect_err(|_| self.panicked())
+    }
+
+    /// Counts a panic of a plugin or a handler.
+    pub fn panicked(&mut self) {
+        let (route, request) = (self.exchange.route.clone(), self.exchange.id().to_owned());
+        tracing::error!(%route, request, "a plugin or handler panicked; its request gets a 500");
+        self.snapshot.panics.inc();
     }
 
     /// The upstream of the route, if it leads to one.

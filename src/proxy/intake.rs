@@ -10,6 +10,7 @@ use pingora::proxy::Session;
 use super::content::FromClient;
 use super::context::Ctx;
 use super::{Proxy, forward, guard, reply};
+use crate::catch::catch_async;
 use crate::handler::{Content, Handler, Reply};
 use crate::route::{Ambiguous, Destination};
 
@@ -34,10 +35,12 @@ pub async fn take_in(proxy: &Proxy, session: &mut Session, ctx: &mut Ctx) -> Nex
         return Next::Reply(refusal);
     }
     let Some(route) = ctx.route.clone() else { return Next::Reply(reply::page(404, ctx)) };
-    if !ctx.exchange.background
-        && let Some(reply) = route.chain.request(session.req_header(), &mut ctx.exchange).await
-    {
-        return Next::Reply(reply);
+    if !ctx.exchange.background {
+        match catch_async(route.chain.request(session.req_header(), &mut ctx.exchange)).await {
+            Ok(None) => {}
+            Ok(Some(reply)) => return Next::Reply(reply),
+            Err(_) => return Next::Reply(panicked(ctx)),
+        }
     }
     let next = match &route.destination {
         Destination::Local(handler) => Next::Local(handler.clone()),
@@ -46,16 +49,30 @@ pub async fn take_in(proxy: &Proxy, session: &mut Session, ctx: &mut Ctx) -> Nex
             Next::Upstream
         }
     };
-    route.chain.request_head(session.req_header_mut(), &mut ctx.exchange);
-    next
+    let head = session.req_header_mut();
+    match ctx.plugins(|chain, exchange| chain.request_head(head, exchange)) {
+        Ok(()) => next,
+        Err(_) => Next::Reply(reply::page(500, ctx)),
+    }
+}
+
+fn panicked(ctx: &mut Ctx) -> Reply {
+    ctx.panicked();
+    reply::page(500, ctx)
 }
 
 /// Lets a handler answer.
 pub async fn ask(handler: &dyn Handler, session: &mut Session, ctx: &mut Ctx) -> Reply {
     let request = session.req_header().clone();
     let announced = request.headers.get(CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse().ok());
-    let mut source = FromClient(session.as_downstream_mut());
-    handler.answer(&request, &mut Content::new(&mut source, announced), &mut ctx.exchange).await
+    let route = ctx.route.clone();
+    let mut source =
+        FromClient { session: session.as_downstream_mut(), chain: route.as_deref().map(|route| &route.chain) };
+    let mut content = Content::new(&mut source, announced);
+    match catch_async(handler.answer(&request, &mut content, &mut ctx.exchange)).await {
+        Ok(reply) => reply,
+        Err(_) => panicked(ctx),
+    }
 }
 
 /// Notes who asks for what.

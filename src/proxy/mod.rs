@@ -29,6 +29,7 @@ use pingora::modules::http::HttpModules;
 use pingora::prelude::*;
 use pingora::proxy::{FailToProxy, ProxyHttp, ProxyWarnLogContext, RangeType, Session};
 use pingora::{ErrorSource, ErrorType};
+use prometheus::IntCounter;
 
 use crate::access_log::AccessLog;
 use crate::cache::Cache;
@@ -66,6 +67,8 @@ pub struct Snapshot {
     pub counters: Vec<RouteMetrics>,
     /// One line for each request.
     pub log: Option<Arc<AccessLog>>,
+    /// Panics of plugins and handlers.
+    pub panics: IntCounter,
 }
 
 impl Snapshot {
@@ -73,7 +76,7 @@ impl Snapshot {
     pub fn new(plan: Plan, log: Option<Arc<AccessLog>>, metrics: &Metrics) -> Arc<Self> {
         let names = plan.router.routes.iter().map(|route| &*route.name).chain(["-"]);
         let counters = names.map(|name| metrics.route(name)).collect();
-        Arc::new(Snapshot { plan, counters, log })
+        Arc::new(Snapshot { plan, counters, log, panics: metrics.panics.clone() })
     }
 }
 
@@ -255,7 +258,12 @@ impl ProxyHttp for Proxy {
         let drop_cookies =
             ctx.cache.passed_by.is_none() && ctx.route_cache().is_some_and(|cache| cache.policy.ignore_cookies);
         forward::tell(request, &ctx.exchange, drop_cookies);
-        ctx.plugins(|chain, exchange| chain.upstream_request(request, exchange));
+        // A request that is sent again sends its content again.
+        ctx.exchange.taken = 0;
+        ctx.exchange.shared = session.cache.enabled();
+        if ctx.plugins(|chain, exchange| chain.upstream_request(request, exchange)).is_err() {
+            return Self::error(500, "a plugin panicked");
+        }
         ctx.cache.forwarded_at = Some(self.clock.now());
         self.await_answer(session, ctx);
         Ok(())
@@ -270,9 +278,12 @@ impl ProxyHttp for Proxy {
     ) -> Result<()> {
         if let Some(chunk) = body {
             self.metrics.received_bytes.inc_by(chunk.len() as u64);
+            ctx.exchange.taken += chunk.len() as u64;
         }
-        if let Err(status) = ctx.plugins(|chain, exchange| chain.request_body(body, end, exchange)) {
-            return Self::error(status, "refused by a plugin");
+        match ctx.plugins(|chain, exchange| chain.request_body(body, end, exchange)) {
+            Ok(Ok(())) => {}
+            Ok(Err(status)) => return Self::error(status, "refused by a plugin"),
+            Err(_) => return Self::error(500, "a plugin panicked"),
         }
         // An empty last piece would end a chunked request a second time.
         if end && body.as_ref().is_some_and(Bytes::is_empty) {
@@ -313,7 +324,9 @@ impl ProxyHttp for Proxy {
             )
             .map_err(|e| e.into_up());
         }
-        ctx.plugins(|chain, exchange| chain.upstream_response(response, exchange));
+        if ctx.plugins(|chain, exchange| chain.upstream_response(response, exchange)).is_err() {
+            return Self::error(500, "a plugin panicked");
+        }
         // After the plugins: what they say of a response counts like what the origin says.
         caching::origin_answered(self.cache, &self.clock, session, response, ctx);
         Ok(())
@@ -369,7 +382,15 @@ impl ProxyHttp for Proxy {
         }
         caching::restore(response, ctx);
         ctx.draining = self.draining.load(Relaxed);
-        seal(session, response, ctx, &self.clock, Made::There);
+        if seal(session, response, ctx, &self.clock, Made::There).is_ok() {
+            return Ok(());
+        }
+        if !caching::from_store(session) {
+            return Self::error(500, "a plugin panicked");
+        }
+        // The engine has no other way from here.
+        caching::say_nothing(session);
+        *response = seal::instead(ctx);
         Ok(())
     }
 
@@ -465,7 +486,7 @@ impl ProxyHttp for Proxy {
         let counters = &ctx.snapshot.counters;
         let number = ctx.route.as_ref().map_or(counters.len() - 1, |route| route.number);
         counters[number.min(counters.len() - 1)].count(ctx.exchange.status, cache_word(&ctx.exchange));
-        ctx.plugins(|chain, exchange| chain.log(exchange));
+        let _ = ctx.plugins(|chain, exchange| chain.log(exchange));
         if let Some(log) = &ctx.snapshot.log {
             log.write(session.req_header(), &mut ctx.exchange, self.clock.now());
         }

@@ -24,7 +24,11 @@ const DISCARD: Duration = Duration::from_secs(5);
 pub async fn send(session: &mut Session, ctx: &mut Ctx, clock: &Clock, reply: Reply) -> Result<()> {
     let _ = tokio::time::timeout(DISCARD, discard_rest(session)).await;
     let Reply { mut head, content } = reply;
-    seal(session, &mut head, ctx, clock, Made::Here);
+    let mut content = content;
+    if seal(session, &mut head, ctx, clock, Made::Here).is_err() {
+        Reply { head, content } = page(500, ctx);
+        ctx.exchange.status = 500;
+    }
     let empty = content.is_empty() || ctx.exchange.method == Method::HEAD || matches!(head.status.as_u16(), 204 | 304);
     session.write_response_header(Box::new(head), empty).await?;
     if !empty {

@@ -1,6 +1,6 @@
 //! The last hand on every final head, whoever made it.
 
-use http::header::{AGE, CONTENT_LENGTH, TRANSFER_ENCODING, VIA};
+use http::header::{AGE, CACHE_CONTROL, CONTENT_LENGTH, TRANSFER_ENCODING, VIA};
 use http::{HeaderName, HeaderValue, Version};
 use pingora::http::ResponseHeader;
 use pingora::proxy::Session;
@@ -8,8 +8,11 @@ use pingora::proxy::Session;
 use super::content::Filters;
 use super::context::Ctx;
 use super::{caching, forward};
+use crate::catch::Panicked;
 use crate::clock::Clock;
+use crate::exchange::Pushed;
 use crate::fields::cache_status::CacheStatus;
+use crate::handler::Reply;
 
 const CACHE_STATUS: HeaderName = HeaderName::from_static("cache-status");
 
@@ -22,8 +25,15 @@ pub enum Made {
     There,
 }
 
-/// Age, Via, Cache-Status, then the plugins. Cannot fail: past this point there is no other answer.
-pub fn seal(session: &mut Session, head: &mut ResponseHeader, ctx: &mut Ctx, clock: &Clock, made: Made) {
+/// Age, Via, Cache-Status, then the plugins. Fails only when one of them panics, and then with nothing
+/// of theirs at work on the content.
+pub fn seal(
+    session: &mut Session,
+    head: &mut ResponseHeader,
+    ctx: &mut Ctx,
+    clock: &Clock,
+    made: Made,
+) -> Result<(), Panicked> {
     if made == Made::There {
         let _ = head.append_header(VIA, forward::via(head.version));
     }
@@ -33,7 +43,12 @@ pub fn seal(session: &mut Session, head: &mut ResponseHeader, ctx: &mut Ctx, clo
         tell(head, ctx, status);
         ctx.exchange.cache = Some(status);
     }
-    ctx.plugins(|chain, exchange| chain.response(head, exchange));
+    let request = session.req_header();
+    let rewritten = ctx.plugins(|chain, exchange| chain.response(request, head, exchange));
+    if rewritten.is_err() {
+        ctx.exchange.take_filters();
+        session.as_downstream_mut().set_keepalive(None);
+    }
     filters(session, head, ctx);
     // An HTTP/1.0 client would take chunk sizes for content; the end of the connection tells it the end.
     let unframed = ctx.exchange.version == Version::HTTP_10 && head.remove_header(&TRANSFER_ENCODING).is_some();
@@ -44,6 +59,13 @@ pub fn seal(session: &mut Session, head: &mut ResponseHeader, ctx: &mut Ctx, clo
         connection.hold_head();
     }
     ctx.exchange.status = head.status.as_u16();
+    rewritten
+}
+
+/// What leaves in place of a head that a plugin panicked over, when nothing else can.
+pub fn instead(ctx: &mut Ctx) -> ResponseHeader {
+    ctx.exchange.status = 500;
+    Reply::new(500, "").with(CACHE_CONTROL, HeaderValue::from_static("no-store")).head
 }
 
 /// The current age of what comes from the store; what passed through keeps the one it came with.
@@ -73,15 +95,30 @@ fn tell(head: &mut ResponseHeader, ctx: &Ctx, status: CacheStatus) {
 
 /// Content that goes through a filter has another length, and nobody knows it yet.
 fn filters(session: &mut Session, head: &mut ResponseHeader, ctx: &mut Ctx) {
-    let list = ctx.exchange.take_filters();
+    let mut list = ctx.exchange.take_filters();
     if list.is_empty() {
         return;
     }
+    // One coding alone is a form of what is stored, and may be there already.
+    let mut length = None;
+    if let [Pushed { coding: Some(coding), .. }] = list.as_slice() {
+        let coding = *coding;
+        let Some(only) = list.pop() else { return };
+        match caching::recode(session, coding, only.filter) {
+            Ok(known) => length = known,
+            Err(filter) => list.push(Pushed { filter, coding: Some(coding) }),
+        }
+    }
     let without = ctx.exchange.method == http::Method::HEAD || matches!(head.status.as_u16(), 204 | 304);
-    if head.remove_header(&CONTENT_LENGTH).is_some() && !without {
-        let _ = head.insert_header(TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
+    let framed = head.remove_header(&CONTENT_LENGTH).is_some();
+    match length {
+        Some(length) => _ = head.insert_header(CONTENT_LENGTH, length),
+        None if framed && !without => {
+            let _ = head.insert_header(TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
+        }
+        None => {}
     }
     if let Some(module) = session.downstream_modules_ctx.get_mut::<Filters>() {
-        module.set(list);
+        module.set(list.into_iter().map(|pushed| pushed.filter).collect());
     }
 }

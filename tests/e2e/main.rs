@@ -7,9 +7,12 @@
 mod support;
 
 mod binary;
+mod built_in;
 mod cache;
 mod documents;
+mod mistakes;
 mod plugins;
 mod sealed;
 mod store;
+mod strangers;
 mod stream;

@@ -4,7 +4,7 @@ use std::process::Command;
 use std::sync::Arc;
 
 use headwall::bytes::Bytes;
-use headwall::exchange::{ContentFilter, Exchange};
+use headwall::exchange::{Broken, ContentFilter, Exchange};
 use headwall::handler::Reply;
 use headwall::plugin::{Entry, Hooks, OnLog, OnRequest, OnRequestBody, OnResponse, OnUpstreamResponse, Plugin};
 use headwall::{RequestHeader, ResponseHeader};
@@ -29,9 +29,9 @@ struct Everywhere;
 
 impl Plugin for Everywhere {
     const NAME: &'static str = "everywhere";
-    type Settings = ();
+    type Settings = Option<bool>;
 
-    fn build((): ()) -> Result<Hooks, String> {
+    fn build(_: Option<bool>) -> Result<Hooks, String> {
         let this = Arc::new(Everywhere);
         Ok(Hooks::new()
             .request(this.clone())
@@ -64,7 +64,7 @@ impl OnUpstreamResponse for Everywhere {
 }
 
 impl OnResponse for Everywhere {
-    fn on_response(&self, response: &mut ResponseHeader, exchange: &mut Exchange) {
+    fn on_response(&self, _: &RequestHeader, response: &mut ResponseHeader, exchange: &mut Exchange) {
         let note = exchange.note::<u8>().copied().unwrap_or(0);
         let _ = response.insert_header("x-note", note.to_string());
         exchange.push_filter(Box::new(Upper(Vec::new())));
@@ -81,12 +81,12 @@ impl OnLog for Everywhere {
 struct Upper(Vec<usize>);
 
 impl ContentFilter for Upper {
-    fn chunk(&mut self, chunk: Bytes) -> Bytes {
+    fn chunk(&mut self, chunk: Bytes) -> Result<Bytes, Broken> {
         self.0.push(chunk.len());
-        chunk.to_ascii_uppercase().into()
+        Ok(chunk.to_ascii_uppercase().into())
     }
-    fn finish(&mut self) -> Bytes {
-        format!(" [{}]", self.0.iter().sum::<usize>()).into()
+    fn finish(&mut self) -> Result<Bytes, Broken> {
+        Ok(format!(" [{}]", self.0.iter().sum::<usize>()).into())
     }
 }
 

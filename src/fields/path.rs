@@ -1,0 +1,91 @@
+//! The path of a request target in its normal form (RFC 3986 §6.2.2).
+
+use std::borrow::Cow;
+
+/// The path as most readers understand it.
+pub fn normalise(path: &str) -> Cow<'_, str> {
+    let plain = !path.contains('%') && !path.contains("//") && !path.contains("/.");
+    if plain {
+        return Cow::Borrowed(path);
+    }
+    let decoded = decode_unreserved(path);
+    let mut kept: Vec<&str> = Vec::new();
+    let mut trailing = false;
+    let segments: Vec<_> = decoded.split('/').collect();
+    for (index, segment) in segments.iter().enumerate() {
+        let last = index + 1 == segments.len();
+        match *segment {
+            "" | "." => trailing = last,
+            ".." => {
+                kept.pop();
+                trailing = last;
+            }
+            segment => {
+                kept.push(segment);
+                trailing = false;
+            }
+        }
+    }
+    let mut out = String::with_capacity(path.len());
+    for segment in &kept {
+        out.push('/');
+        out.push_str(segment);
+    }
+    if trailing || kept.is_empty() {
+        out.push('/');
+    }
+    Cow::Owned(out)
+}
+
+/// Whether a segment means "here" or "one up".
+pub fn has_dot_segments(path: &str) -> bool {
+    decode_unreserved(path).split('/').any(|segment| matches!(segment, "." | ".."))
+}
+
+/// Decodes the escapes that RFC 3986 §2.3 calls equivalent to the character itself.
+fn decode_unreserved(path: &str) -> String {
+    let bytes = path.as_bytes();
+    let mut out = Vec::with_capacity(bytes.len());
+    let mut at = 0;
+    while at < bytes.len() {
+        if bytes[at] == b'%' && at + 2 < bytes.len() {
+            let hex = |byte: u8| (byte as char).to_digit(16);
+            if let (Some(high), Some(low)) = (hex(bytes[at + 1]), hex(bytes[at + 2])) {
+                let byte = (high * 16 + low) as u8;
+                if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
+                    out.push(byte);
+                    at += 3;
+                    continue;
+                }
+            }
+        }
+        out.push(bytes[at]);
+        at += 1;
+    }
+    // Only ASCII was put in place of ASCII.
+    String::from_utf8(out).unwrap_or_else(|_| path.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn normal_forms() {
+        for (path, normal) in [
+            ("/a/b", "/a/b"),
+            ("/a//b/", "/a/b/"),
+            ("/a/./b/..", "/a/"),
+            ("/../..", "/"),
+            ("/%7Ea%2Fb%2e", "/~a%2Fb."),
+            ("/a%2", "/a%2"),
+            ("/%zz", "/%zz"),
+            ("/.well-known/x", "/.well-known/x"),
+        ] {
+            assert_eq!(normalise(path), normal, "{path}");
+        }
+        for (path, dots) in [("/a/../b", true), ("/%2e", true), ("/..", true), ("/v../b", false), ("/.a/b.", false)] {
+            assert_eq!(has_dot_segments(path), dots, "{path}");
+        }
+    }
+}
