@@ -3,10 +3,11 @@
 # make check    what the code looks like: fmt, clippy, doc, deny
 # make advisories  known holes in dependencies; fetches the RustSec database, so it needs the network
 # make bench    Headwall beside the app itself, and beside nginx where it is installed
+# make docs     writes the pages of docs/ and conf/schema.json anew from the code
 # make fmt      formats
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check advisories bench fmt tools deny-tool
+.PHONY: help demo test check advisories bench docs fmt tools deny-tool
 
 PORT ?= 8080
 APP_PORT ?= 8081
@@ -48,6 +49,9 @@ deny-tool:
 bench: tools
 	cargo build --locked --release
 	benches/peers.sh
+
+docs: tools
+	HEADWALL_WRITE=1 cargo test --locked --test e2e -- --test-threads 1 pages:: documents::the_schema mistakes::
 
 fmt:
 	cargo fmt

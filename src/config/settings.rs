@@ -134,7 +134,13 @@ impl<'de> Deserialize<'de> for Listen {
     }
 }
 
-/// The operator's listener.
+/// The operator's listener: `GET /health` (200, or 503 while draining), `GET /metrics` (Prometheus), `GET /stats` (JSON).
+///
+/// ```yaml
+/// admin: { listen: "127.0.0.1:9900" }
+/// ```
+///
+/// It is for loopback only: whoever reaches it sees everything. `headwall health` asks it.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Admin {
@@ -143,6 +149,13 @@ pub struct Admin {
 }
 
 /// Whose word about clients is believed.
+///
+/// ```yaml
+/// trust: { proxies: [10.0.0.0/8, "fd00::/8"] }
+/// ```
+///
+/// `X-Forwarded-For`, `X-Forwarded-Proto` and `X-Forwarded-Host` of others are taken off. From a trusted peer,
+/// the client is the last address of `X-Forwarded-For` that is not itself trusted.
 #[derive(Debug, Clone, Default, serde::Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Trust {
@@ -150,7 +163,11 @@ pub struct Trust {
     pub proxies: Vec<Network>,
 }
 
-/// Logs.
+/// Logs. What the server itself has to say goes to standard error; `HEADWALL_LOG=debug` says more.
+///
+/// ```yaml
+/// log: { access: { file: /var/log/headwall/access.log, format: json } }
+/// ```
 #[derive(Debug, Clone, Default, serde::Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Log {
@@ -187,7 +204,11 @@ pub enum Format {
     Json,
 }
 
-/// What happens on SIGTERM.
+/// What happens on SIGTERM and SIGINT: no new connections, running exchanges finish, exit code 0.
+///
+/// ```yaml
+/// shutdown: { drain: 30s }
+/// ```
 #[derive(Debug, Clone, serde::Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Shutdown {
@@ -201,7 +222,16 @@ impl Default for Shutdown {
     }
 }
 
-/// A group of servers.
+/// A group of servers, by a name that routes use.
+///
+/// ```yaml
+/// upstreams:
+///   app:
+///     servers: ["127.0.0.1:3000", "127.0.0.1:3001"]
+///     timeouts: { connect: 2s, first_byte: 30s }
+/// ```
+///
+/// A server that refuses connections is left out for a while; a request whose method is idempotent is sent to another.
 #[derive(Debug, Clone, serde::Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Upstream {
@@ -242,6 +272,13 @@ impl Default for Timeouts {
 }
 
 /// The one store that all routes share.
+///
+/// ```yaml
+/// cache: { memory: 512MiB, max_object: 32MiB }
+/// ```
+///
+/// What is used least goes first when memory is needed. A process needs about `memory` + `fills` and what
+/// connections hold.
 #[derive(Debug, Clone, serde::Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Cache {
@@ -266,7 +303,25 @@ impl Default for Cache {
     }
 }
 
-/// One route.
+/// One route: what it matches, who answers, and what happens around it. The first one that matches is taken.
+///
+/// ```yaml
+/// upstreams:
+///   app: { servers: ["127.0.0.1:3000"] }
+/// routes:
+///   - match: { prefix: /cache/ }
+///     to: { kv: { memory: 64MiB } }
+///   - match: { host: old.example.com }
+///     to: { redirect: { to: "https://www.example.com{path}{query}" } }
+///   - match: { prefix: /assets/ }
+///     to: { proxy: app }
+///     cache: { mode: force, ttl: 10m }
+///   - to: { proxy: app }
+///     cache: {}
+///     plugins: [{ compress: {} }]
+/// ```
+///
+/// A request that no route matches gets 404.
 #[derive(Debug, Clone, serde::Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Route {
@@ -285,7 +340,9 @@ pub struct Route {
     pub plugins: Vec<One>,
 }
 
-/// What a route matches: all that is given has to fit.
+/// What a route matches: all that is given has to fit. One of `path`, `prefix` and `regex`, at most.
+///
+/// Paths are compared in their normal form; a path that would choose another route as it came gets 400.
 #[derive(Debug, Clone, Default, serde::Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Match {
@@ -303,7 +360,22 @@ pub struct Match {
     pub headers: BTreeMap<String, String>,
 }
 
-/// How a route keeps responses.
+/// How a route keeps responses. `cache: {}` does what the origin says (RFC 9111); no `cache` key is never cached.
+///
+/// ```yaml
+/// upstreams:
+///   app: { servers: ["127.0.0.1:3000"] }
+/// routes:
+///   - match: { prefix: /feed }
+///     to: { proxy: app }
+///     cache: { mode: force, ttl: { 200: 5m, 404: 30s }, cookies: ignore, set_cookie: strip }
+///   - to: { proxy: app }
+///     cache: { stale_while_revalidate: 30s, stale_if_error: 1h, status_header: X-Cache }
+/// ```
+///
+/// In both modes a response with `Set-Cookie` is not stored unless `set_cookie: strip`, and a request with
+/// `Authorization` is answered from the store only where RFC 9111 §3.5 allows it. Each response says what the
+/// cache did in `Cache-Status` (RFC 9211).
 #[derive(Debug, Clone, Default, serde::Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct RouteCache {

@@ -37,6 +37,17 @@ use crate::secret::{self, Secret};
 use crate::units::{ByteSize, Network, Span};
 
 /// A key/value store under the route's prefix: `PUT /cache/key?ttl=seconds`, `GET`, `HEAD`, `DELETE`.
+///
+/// ```yaml
+/// routes:
+///   - match: { prefix: /cache/ }
+///     to: { kv: { memory: 256MiB, allow: [127.0.0.0/8, "::1", 10.0.0.0/8] } }
+/// ```
+///
+/// `PUT` keeps the content with its `Content-Type` and `Content-Encoding`: 201 when it is new, 200 when it
+/// replaces. `GET` gives it back with a strong `ETag`; 404 when it is missing or expired. `DELETE` is 204.
+/// `If-Match` and `If-None-Match` make writes conditional. A client in none of `allow` needs one of the `tokens`
+/// (`Authorization: Bearer …`). What is used least goes first when memory is needed.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct Settings {

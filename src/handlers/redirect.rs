@@ -19,6 +19,12 @@ use crate::plugin::{Complaint, settings};
 use crate::template::Template;
 
 /// Sends the client elsewhere.
+///
+/// ```yaml
+/// routes:
+///   - match: { path: /old }
+///     to: { redirect: { to: "https://{host}/new{query}", status: 308 } }
+/// ```
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Settings {

@@ -20,6 +20,12 @@ use crate::handler::{Content, Handler, Reply};
 use crate::plugin::{Complaint, settings};
 
 /// A fixed answer.
+///
+/// ```yaml
+/// routes:
+///   - match: { path: /robots.txt }
+///     to: { respond: { type: text/plain, content: "User-agent: *" } }
+/// ```
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct Settings {

@@ -34,14 +34,17 @@ pub async fn take_in(proxy: &Proxy, session: &mut Session, ctx: &mut Ctx) -> Nex
     if let Err(refusal) = find_route(proxy, session, ctx) {
         return Next::Reply(refusal);
     }
-    let Some(route) = ctx.route.clone() else { return Next::Reply(reply::page(404, ctx)) };
+    let (snapshot, route) = (ctx.snapshot.clone(), ctx.route.clone());
+    // The site's plugins stand before what no route answers, too.
+    let chain = route.as_ref().map_or(&snapshot.plan.site, |route| &route.chain);
     if !ctx.exchange.background {
-        match catch_async(route.chain.request(session.req_header(), &mut ctx.exchange)).await {
+        match catch_async(chain.request(session.req_header(), &mut ctx.exchange)).await {
             Ok(None) => {}
             Ok(Some(reply)) => return Next::Reply(reply),
             Err(_) => return Next::Reply(panicked(ctx)),
         }
     }
+    let Some(route) = route else { return Next::Reply(reply::page(404, ctx)) };
     let next = match &route.destination {
         Destination::Local(handler) => Next::Local(handler.clone()),
         Destination::Proxy(_) => {
@@ -96,18 +99,19 @@ fn refuse(proxy: &Proxy, session: &mut Session, refusal: &guard::Refusal) -> Rep
     if refusal.status == 405 { reply.with(ALLOW, HeaderValue::from_static(guard::METHODS)) } else { reply }
 }
 
-/// Finds the route, or says why there is none.
+/// Finds the route, if there is one; refuses what cannot be told apart.
 fn find_route(proxy: &Proxy, session: &Session, ctx: &mut Ctx) -> Result<(), Reply> {
     let request = session.req_header();
     let host = bare_host(&ctx.exchange.host);
     let snapshot = ctx.snapshot.clone();
     match snapshot.plan.router.find(host, ctx.exchange.path(), &request.method, &request.headers) {
-        Ok(Some(route)) => {
-            ctx.exchange.route = route.name.clone();
-            ctx.route = Some(route.clone());
+        Ok(found) => {
+            if let Some(route) = found {
+                ctx.exchange.route = route.name.clone();
+            }
+            ctx.route = found.cloned();
             Ok(())
         }
-        Ok(None) => Err(reply::page(404, ctx)),
         Err(Ambiguous) => {
             proxy.metrics.refused.with_label_values(&["ambiguous-path"]).inc();
             Err(Reply::text(400, "the path means different things to different readers"))

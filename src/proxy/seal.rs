@@ -44,7 +44,11 @@ pub fn seal(
         ctx.exchange.cache = Some(status);
     }
     let request = session.req_header();
-    let rewritten = ctx.plugins(|chain, exchange| chain.response(request, head, exchange));
+    // Of a refresh in the background nothing leaves.
+    let rewritten = match ctx.exchange.background {
+        true => Ok(()),
+        false => ctx.plugins(|chain, exchange| chain.response(request, head, exchange)),
+    };
     if rewritten.is_err() {
         ctx.exchange.take_filters();
         session.as_downstream_mut().set_keepalive(None);
@@ -117,6 +121,9 @@ fn filters(session: &mut Session, head: &mut ResponseHeader, ctx: &mut Ctx) {
             let _ = head.insert_header(TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
         }
         None => {}
+    }
+    if without {
+        return;
     }
     if let Some(module) = session.downstream_modules_ctx.get_mut::<Filters>() {
         module.set(list.into_iter().map(|pushed| pushed.filter).collect());

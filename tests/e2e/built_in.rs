@@ -164,7 +164,7 @@ fn compress_lets_streams_flow_and_reads_values_right() {
     let proxy = site(&origin, "", "{ compress: { min_length: 16B } }");
     for coding in ["gzip", "br", "zstd"] {
         let mut client = proxy.client();
-        client.request("GET", "/events?every=20", &format!("Accept-Encoding: {coding}\r\n"));
+        client.request("GET", "/told", &format!("Accept-Encoding: {coding}\r\n"));
         let head = client.head();
         assert_eq!((head.field("content-encoding"), head.field("vary")), (coding, "accept-encoding"));
         let mut decoder: Box<dyn Decoder> = match coding {
@@ -172,13 +172,13 @@ fn compress_lets_streams_flow_and_reads_values_right() {
             "br" => Box::new(brotli::DecompressorWriter::new(Vec::new(), 4096)),
             _ => Box::new(zstd::stream::write::Decoder::new(Vec::new()).unwrap()),
         };
-        for _ in 0..3 {
-            let event = decoder.decode(&client.chunk().unwrap());
-            assert!(
-                event.starts_with("data: ") && event.ends_with("\n\n"),
-                "{coding}: each chunk is an event: {event:?}"
-            );
+        // Each event is read whole before the next one is sent.
+        for event in ["first", "second", "third"] {
+            origin.tell(event);
+            assert_eq!(decoder.decode(&client.chunk().unwrap()), format!("data: {event}\n\n"), "{coding}");
         }
+        drop(client);
+        origin.wait_closed("/told");
     }
     let value = "value ".repeat(100);
     proxy.put("PUT", "/cache/v", "Content-Type: text/plain\r\n", value.as_bytes()).whole(201);
@@ -195,6 +195,16 @@ fn compress_lets_streams_flow_and_reads_values_right() {
     proxy.put("PUT", "/cache/z", "Content-Type: text/plain\r\nContent-Encoding: gzip\r\n", &gzip).whole(201);
     let reply = proxy.ask("GET", "/cache/z", "Accept-Encoding: br\r\n").whole(200);
     assert_eq!((reply.field("content-encoding"), &reply.content), ("gzip", &gzip), "it was put so");
+    for target in ["/fresh/x?h.Content-Type=text/css&say=0123456789abcdef", "/cache/v"] {
+        let mut client = proxy.client();
+        for _ in 0..2 {
+            client.request("HEAD", target, "Accept-Encoding: gzip\r\n");
+            let head = client.response("HEAD");
+            assert_eq!((head.field("content-encoding"), head.has("content-length")), ("gzip", false), "{target}");
+        }
+        client.request("GET", "/fresh/x?say=after", "");
+        assert_eq!(client.response("GET").whole(200).text(), "after", "{target}: a HEAD has no content");
+    }
     let error = proxy.ask("GET", "/dead", "Accept-Encoding: gzip\r\n").whole(502);
     assert!(String::from_utf8(plain(&error)).unwrap().contains("Bad gateway"));
     assert_eq!((error.field("content-encoding"), error.field("vary")), ("gzip", "accept-encoding"));
@@ -361,5 +371,18 @@ fn redirect_https_comes_before_everything() {
     assert_eq!(origin.count("/page"), 0);
     for (place, status, reply) in everywhere(&proxy, "X-Forwarded-For: 127.0.0.2\r\nX-Forwarded-Proto: https\r\n") {
         assert_eq!(reply.status, status, "{place}");
+    }
+}
+
+#[test]
+fn the_sites_plugins_stand_before_what_no_route_answers() {
+    let origin = Origin::start();
+    let proxy = Headwall::before(
+        &origin,
+        "plugins: [{ request_id: }, { ip_filter: { deny: [127.0.0.1] } }]\nroutes: [{ match: { path: /a }, to: { proxy: app } }]",
+    );
+    for target in ["/a", "/nowhere"] {
+        let refused = proxy.get(target).whole(403);
+        assert!(refused.has("x-request-id"), "{target}");
     }
 }

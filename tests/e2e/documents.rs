@@ -24,6 +24,16 @@ fn every_file_in_conf_is_fine() {
 }
 
 #[test]
+fn what_the_commented_file_offers_can_be_taken() {
+    let text = std::fs::read_to_string(root("conf/headwall.yaml")).unwrap();
+    let taken = text.lines().map(|line| line.replace("  # - ", "  - ")).collect::<Vec<_>>().join("\n");
+    assert!(taken.matches("\n  - ").count() > text.matches("\n  - ").count() + 5);
+    let file = crate::support::TempFile::new("taken.yaml", &taken);
+    let (code, _, told) = run(Command::new(env!("CARGO_BIN_EXE_headwall")).args(["check", "--config", file.path()]));
+    assert_eq!(code, 0, "{told}");
+}
+
+#[test]
 fn the_schema_is_current_and_fits_every_file() {
     let place = root("conf/schema.json");
     let (code, schema, _) = run(Command::new(env!("CARGO_BIN_EXE_headwall")).arg("schema"));
@@ -107,6 +117,7 @@ fn the_commented_file_serves_each_of_its_routes() {
     assert_eq!(proxy.get("/old").whole(308).field("location"), "https://site.test/new");
     assert_eq!(proxy.get("/robots.txt").whole(200).text(), "User-agent: *");
     let asset = proxy.get("/assets/x?h.Server=express").whole(200);
+    assert!(asset.has("x-request-id") && asset.field("x-content-type-options") == "nosniff");
     assert_eq!(
         (asset.field("x-proxy"), asset.has("server"), asset.field("x-nginx-cache")),
         ("Headwall", false, "MISS")

@@ -11,6 +11,7 @@ mod built_in;
 mod cache;
 mod documents;
 mod mistakes;
+mod pages;
 mod plugins;
 mod sealed;
 mod store;

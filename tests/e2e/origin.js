@@ -9,6 +9,7 @@ const crypto = require('node:crypto');
 const log = [];
 const sent = {};
 const open = new Set();
+const listeners = new Set();
 let version = 1;
 
 const server = http.createServer((request, response) => {
@@ -87,6 +88,13 @@ const kinds = {
     const timer = setInterval(() => response.write(`data: ${Date.now()}\n\n`), Number(ask('every', 100)));
     response.on('close', () => clearInterval(timer));
   },
+  // Events that the test asks for, one by one, at the control port.
+  told(request, response, ask) {
+    response.writeHead(200, { 'Content-Type': 'text/event-stream', 'Cache-Control': ask('cc', 'no-cache') });
+    response.flushHeaders();
+    listeners.add(response);
+    response.on('close', () => listeners.delete(response));
+  },
   // Breaks off in the middle.
   broken(request, response, ask) {
     if (ask('sized')) response.setHeader('Content-Length', 1000);
@@ -141,6 +149,10 @@ const control = http.createServer((request, response) => {
   if (url.pathname === '/__log') return response.end(JSON.stringify(log));
   if (url.pathname === '/__sent') return response.end(JSON.stringify(sent));
   if (url.pathname === '/__open') return response.end(JSON.stringify([...open]));
+  if (url.pathname === '/__tell') {
+    for (const listener of listeners) listener.write(`data: ${url.searchParams.get('event')}\n\n`);
+    return response.end(JSON.stringify(listeners.size));
+  }
   response.statusCode = 404;
   response.end();
 });

@@ -81,6 +81,11 @@ impl Origin {
         self.ask("/__sent")[target].as_u64().unwrap_or(0)
     }
 
+    /// Sends an event to everybody who listens at `/told`; the next one waits until this one is sent.
+    pub fn tell(&self, event: &str) {
+        wait_until(|| self.ask(&format!("/__tell?event={event}")).as_u64().unwrap() > 0);
+    }
+
     /// Waits until no response for a target that begins so is under way.
     pub fn wait_closed(&self, start: &str) -> Duration {
         let since = Instant::now();
