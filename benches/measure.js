@@ -7,9 +7,11 @@
 'use strict';
 const { spawn } = require('node:child_process');
 const fs = require('node:fs');
+const http = require('node:http');
 const net = require('node:net');
 const os = require('node:os');
 const path = require('node:path');
+const zlib = require('node:zlib');
 const root = path.join(__dirname, '..');
 const binary = process.argv[2] ?? path.join(root, 'target/release/headwall');
 const children = [];
@@ -94,6 +96,46 @@ async function events(app) {
   }
 }
 
+// A decoder for a coding. Node 20 has no zstd, so that one is read as the tests read it.
+const decoders = { gzip: () => zlib.createGunzip({ flush: zlib.constants.Z_SYNC_FLUSH }), br: () => zlib.createBrotliDecompress() };
+
+async function compressedEvents(app) {
+  const proxy = await headwall(`upstreams: { app: { servers: ["127.0.0.1:${app.port}"] } }\nroutes: [{ to: { proxy: app }, cache: {}, plugins: [{ compress: }] }]`);
+  for (const coding of ['gzip', 'br']) {
+    const worst = [];
+    for (let round = 0; round < 5; round += 1) {
+      const delays = [];
+      const request = http.get({ port: proxy.port, path: '/events?every=50', headers: { 'Accept-Encoding': coding }, agent: false }, (response) => {
+        if (response.headers['content-encoding'] !== coding) throw new Error('not compressed');
+        response.pipe(decoders[coding]()).on('data', (data) => {
+          for (const match of data.toString().matchAll(/data: (\d+)/g)) delays.push(Date.now() - Number(match[1]));
+        }).on('error', () => {});
+      });
+      request.on('error', () => {});
+      await sleep(1600);
+      request.destroy();
+      if (delays.length < 25) say(`  ${coding}: only ${delays.length} events`, '');
+      worst.push(Math.max(...delays));
+    }
+    say(`event from app to client, ${coding}: slowest of 30, median of 5 runs`, `${median(worst)} ms`);
+  }
+  proxy.stop();
+}
+
+// What a compressed stream costs, beside one that is not.
+async function compressedStreams(app) {
+  for (const coding of ['identity', 'gzip', 'br', 'zstd']) {
+    const proxy = await headwall(`upstreams: { app: { servers: ["127.0.0.1:${app.port}"] } }\nroutes: [{ to: { proxy: app }, plugins: [{ compress: }] }]`);
+    await (await read(proxy.port, '/warm')).ended;
+    const before = proxy.memory();
+    const readers = await Promise.all(Array.from({ length: 500 }, () => read(proxy.port, '/events?every=500', { fields: `Accept-Encoding: ${coding}\r\n` })));
+    await sleep(3000);
+    say(`500 event streams, ${coding}: memory for each`, `${((proxy.memory() - before) / 500 / 1024).toFixed(0)} KiB`);
+    readers.forEach((reader) => reader.socket.destroy());
+    proxy.stop();
+  }
+}
+
 async function slowReader(app) {
   for (const [name, query] of [
     ['no-store', 'sized=1&h.Cache-Control=no-store'],
@@ -171,10 +213,62 @@ async function cold(app) {
   say('200 clients on one cold page of 1 s, median of 5', `${median(took)} ms; ${log.filter((r) => r.url.includes('n=cold')).length / 5} request at the app`);
 }
 
+// Twenty reloads at 1,000 requests a second, every fourth one of a broken file, an event stream open all the time.
+async function reloads(app) {
+  const port = await freePort();
+  const file = path.join(os.tmpdir(), `headwall-measure-${port}.yaml`);
+  const write = (number) => fs.writeFileSync(file, number % 4 === 3 ? 'routes: [\n' : `listen: ["127.0.0.1:${port}"]
+upstreams: { app: { servers: ["127.0.0.1:${app.port}"] } }
+plugins: [{ headers: { response: { set: { X-Number: "${number}" } } } }, { compress: }]
+routes:
+  - match: { prefix: /cache/ }
+    to: { kv: {} }
+  - to: { proxy: app }
+    cache: {}
+`);
+  write(0);
+  const child = spawn(binary, ['run', '--config', file], { stdio: ['ignore', 'ignore', 'ignore'] });
+  children.push(child);
+  for (;;) { try { (await connect(port)).destroy(); break; } catch { await sleep(20); } }
+  const agent = new http.Agent({ keepAlive: true, maxSockets: 50 });
+  const counts = { sent: 0, done: 0, failed: 0 };
+  const numbers = new Set();
+  const ask = () => {
+    counts.sent += 1;
+    const target = [`/page?say=x&h.Cache-Control=max-age=60&n=${counts.sent % 50}`, '/chunks?pieces=a%20b', '/cache/none'][counts.sent % 3];
+    const request = http.get({ port, path: target, agent }, (response) => {
+      numbers.add(response.headers['x-number']);
+      response.on('data', () => {}).on('end', () => { counts.done += 1; if (response.statusCode >= 500) counts.failed += 1; });
+      response.on('error', () => { counts.failed += 1; });
+    });
+    request.on('error', () => { counts.failed += 1; });
+  };
+  let last = Date.now();
+  let gap = 0;
+  const stream = await read(port, '/events?every=50');
+  stream.socket.on('data', () => { gap = Math.max(gap, Date.now() - last); last = Date.now(); });
+  const started = Date.now();
+  const timer = setInterval(() => { while (counts.sent < Date.now() - started) ask(); }, 5);
+  for (let number = 1; number <= 20; number += 1) {
+    await sleep(400);
+    write(number);
+    child.kill('SIGHUP');
+  }
+  await sleep(1000);
+  clearInterval(timer);
+  await sleep(500);
+  const seconds = (Date.now() - started - 500) / 1000;
+  say(`20 reloads, every fourth broken: ${counts.sent} requests in ${seconds.toFixed(1)} s`, `${counts.failed} failed, ${counts.sent - counts.done - counts.failed} lost; ${numbers.size} configurations seen; stream ${stream.done ? 'broke' : `open, longest gap ${gap} ms`}`);
+  agent.destroy();
+  stream.socket.destroy();
+  child.kill();
+  fs.unlinkSync(file);
+}
+
 (async () => {
   const only = process.argv[3];
   const app = await origin();
-  for (const measure of [events, cold, slowReader, hundredSlowReaders, joiners]) {
+  for (const measure of [events, compressedEvents, compressedStreams, cold, slowReader, hundredSlowReaders, joiners, reloads]) {
     if (!only || measure.name === only) await measure(app);
   }
 })().finally(() => children.forEach((child) => child.kill()));

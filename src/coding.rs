@@ -52,7 +52,8 @@ impl Work {
             }
             "gzip" => Work::Gzip(GzEncoder::new(Vec::new(), flate2::Compression::new(6))),
             _ => {
-                let mut encoder = zstd::Encoder::new(Vec::new(), 3)?;
+                // The tables of the higher levels are four times as large.
+                let mut encoder = zstd::Encoder::new(Vec::new(), if length.is_some() { 3 } else { 1 })?;
                 encoder.window_log(window)?;
                 Work::Zstd(encoder)
             }

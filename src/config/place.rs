@@ -235,5 +235,7 @@ mod tests {
         }
         let deep = "[".repeat(40) + &"]".repeat(40);
         assert!(Index::of(&deep).unwrap_err().message.contains("deeper"));
+        let aliases = format!("a: &a 1\nb: [{}]", "*a, ".repeat(65));
+        assert!(Index::of(&aliases).unwrap_err().message.contains("more than 64 aliases"));
     }
 }

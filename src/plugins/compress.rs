@@ -43,7 +43,7 @@ pub struct Settings {
     pub min_length: ByteSize,
     /// Media types; `text/*` and `*+json` stand for many.
     pub types: Vec<String>,
-    /// So many responses are compressed at once at most; others leave as they are.
+    /// So many responses are compressed at once at most, at about 250 KiB each; others leave as they are.
     pub max_streams: usize,
 }
 

@@ -28,3 +28,34 @@ pub const BUILT_IN: &[Entry] = &[
     Entry::of::<rewrite::Rewrite>(),
     Entry::of::<security_headers::SecurityHeaders>(),
 ];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_row_is_built_from_its_own_documentation_and_stands_where_it_is_written_to() {
+        let names: Vec<_> = BUILT_IN.iter().map(|entry| entry.name).collect();
+        assert!(names.is_sorted(), "{names:?}");
+        for name in names {
+            let source =
+                std::fs::read_to_string(format!("{}/src/plugins/{name}.rs", env!("CARGO_MANIFEST_DIR"))).unwrap();
+            let doors = crate::testing::example(&source).doors();
+            assert!(!doors.is_empty(), "{name}");
+            for (hook, door) in [
+                ("OnRequest", "request"),
+                ("OnRequestHead", "request_head"),
+                ("OnRequestBody", "request_body"),
+                ("OnUpstreamRequest", "upstream_request"),
+                ("OnUpstreamResponse", "upstream_response"),
+                ("OnResponse", "response"),
+                ("OnLog", "log"),
+            ] {
+                let written = source.contains(&format!("impl {hook} for"));
+                assert!(written || !doors.contains(&door), "{name} stands at {door}");
+                assert!(!written || source.contains(&format!(".{door}(")), "{name} never stands at {door}");
+            }
+            assert!(source.contains("cached route"), "{name} says what it does on a cached route");
+        }
+    }
+}

@@ -351,3 +351,25 @@ fn operators_see_health_metrics_and_numbers() {
     assert!(stats["cache"]["bytes"].as_u64().unwrap() > 500);
     assert!(stats["bytes"]["sent"].as_u64().unwrap() > 10);
 }
+
+#[test]
+fn health_asks_the_admin_listener() {
+    let (port, admin) = (free_port(), free_port());
+    let file = TempFile::new(
+        "health.yaml",
+        &format!(
+            "listen: [\"127.0.0.1:{port}\"]\nadmin: {{ listen: \"127.0.0.1:{admin}\" }}\nroutes: [{{ to: {{ respond: {{}} }} }}]\n"
+        ),
+    );
+    let address = format!("127.0.0.1:{admin}");
+    let health = |arguments: &[&str]| run(Command::new(env!("CARGO_BIN_EXE_headwall")).arg("health").args(arguments));
+    let (code, _, told) = health(&["--admin", &address]);
+    assert_eq!((code, told.contains(&address)), (1, true), "nobody is there: {told}");
+    let process = Process::start(&["run", "--config", file.path()]).ready(admin);
+    assert_eq!(health(&["--admin", &address]).0, 0);
+    assert_eq!(health(&["--config", file.path()]), (0, "ok\n".into(), String::new()));
+    drop(process);
+    let none = TempFile::new("none.yaml", "routes: [{ to: { respond: {} } }]\n");
+    assert!(health(&["--config", none.path()]).2.contains("no `admin` listener"));
+    assert_eq!(health(&["--admin", "nowhere"]).0, 2);
+}

@@ -138,6 +138,26 @@ fn compress_keeps_one_response_and_one_copy_for_each_coding() {
 }
 
 #[test]
+fn a_confirmed_response_keeps_its_copies() {
+    let origin = Origin::start();
+    let proxy = site(&origin, "", "{ compress: { codings: [gzip] } }");
+    let say = "0123456789".repeat(200);
+    let target = format!("/page?etag=1&say={say}&h.Content-Type=text/html&h.Cache-Control=max-age=60");
+    let ask = || proxy.ask("GET", &target, "Accept-Encoding: gzip\r\n").whole(200);
+    ask();
+    ask();
+    let before = ask();
+    proxy.clock.advance(Duration::from_secs(61));
+    let confirmed = ask();
+    assert!(confirmed.cache().contains("fwd-status=304"), "{}", confirmed.cache());
+    assert_eq!((confirmed.framing, &confirmed.content), ("length", &before.content), "the copy is still there");
+    assert_eq!((plain(&confirmed), confirmed.field("etag")), (say.into_bytes(), "W/\"v1\""));
+    proxy.put("POST", &target, "", b"new").whole(200);
+    let changed = ask();
+    assert_eq!((changed.field("etag"), changed.cache().contains("stored")), ("W/\"v2\"", true));
+}
+
+#[test]
 fn compress_makes_a_copy_once_for_many() {
     let origin = Origin::start();
     let proxy = site(&origin, "", "{ compress: { codings: [gzip] } }");
