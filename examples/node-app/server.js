@@ -1,6 +1,6 @@
 // The application of the demo, and the origin of the tests: plain Node, nothing to install.
 //
-//   node examples/node-app/server.js [--port 8081] [--delay 1000]
+//   node examples/node-app/server.js [--host 127.0.0.1] [--port 8081] [--delay 1000]
 //
 // Everything it answers takes `delay` milliseconds, like an app that renders slowly.
 'use strict';
@@ -8,10 +8,11 @@ const http = require('node:http');
 
 const option = (name, fallback) => {
   const at = process.argv.indexOf('--' + name);
-  return at < 0 ? fallback : Number(process.argv[at + 1]);
+  return at < 0 ? fallback : process.argv[at + 1];
 };
-const port = option('port', 8081);
-const delay = option('delay', 1000);
+const host = option('host', '127.0.0.1');
+const port = Number(option('port', 8081));
+const delay = Number(option('delay', 1000));
 let pages = 0;
 
 const server = http.createServer((request, response) => {
@@ -52,4 +53,4 @@ function large(response) {
   more();
 }
 
-server.listen(port, '127.0.0.1', () => console.log(`app: http://127.0.0.1:${server.address().port}/`));
+server.listen(port, host, () => console.log(`app: http://${host}:${server.address().port}/`));

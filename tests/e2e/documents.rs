@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use crate::support::{Headwall, Origin, root, run};
+use crate::support::{Client, Headwall, Origin, Process, TempFile, free_port, root, run};
 
 fn conf_files() -> Vec<std::path::PathBuf> {
     let mut files: Vec<_> = std::fs::read_dir(root("conf")).unwrap().map(|entry| entry.unwrap().path()).collect();
@@ -28,7 +28,7 @@ fn what_the_commented_file_offers_can_be_taken() {
     let text = std::fs::read_to_string(root("conf/headwall.yaml")).unwrap();
     let taken = text.lines().map(|line| line.replace("  # - ", "  - ")).collect::<Vec<_>>().join("\n");
     assert!(taken.matches("\n  - ").count() > text.matches("\n  - ").count() + 5);
-    let file = crate::support::TempFile::new("taken.yaml", &taken);
+    let file = TempFile::new("taken.yaml", &taken);
     let (code, _, told) = run(Command::new(env!("CARGO_BIN_EXE_headwall")).args(["check", "--config", file.path()]));
     assert_eq!(code, 0, "{told}");
 }
@@ -146,11 +146,68 @@ fn the_readme_shows_what_the_code_does() {
     for yaml in yamls.filter(|yaml| !yaml.contains("hello: ")) {
         let origin = "upstreams: { app: { servers: [\"127.0.0.1:1\"] } }\n";
         let whole = if yaml.contains("upstreams:") { yaml.to_owned() } else { format!("{origin}{yaml}") };
-        let file = crate::support::TempFile::new("readme.yaml", &whole);
+        let file = TempFile::new("readme.yaml", &whole);
         let (code, _, told) =
             run(Command::new(env!("CARGO_BIN_EXE_headwall")).args(["check", "--config", file.path()]));
         assert_eq!(code, 0, "{told}");
         blocks += 1;
     }
     assert!(blocks >= 1);
+}
+
+/// A file of conf/ as the binary runs it, on a free port, with this environment; the port.
+fn run_conf(name: &str, environment: &[(&str, &str)], change: impl Fn(String) -> String) -> (Process, u16) {
+    let (port, admin) = (free_port(), free_port());
+    let text = std::fs::read_to_string(root("conf").join(name)).unwrap();
+    let text = text.replace("0.0.0.0:8080", &format!("127.0.0.1:{port}"));
+    let text =
+        change(text.replace("127.0.0.1:8080", &format!("127.0.0.1:{port}")).replace(":9900", &format!(":{admin}")));
+    let file = TempFile::new(name, &text);
+    let mut command = Command::new(env!("CARGO_BIN_EXE_headwall"));
+    command.args(["run", "--config", file.path()]).envs(environment.iter().copied());
+    (Process::run(&mut command).ready(port), port)
+}
+
+#[test]
+fn the_files_for_containers_serve_the_seeds_curl_lines() {
+    let origin = Origin::start();
+    let app = format!("127.0.0.1:{}", origin.port);
+    let secret = "0123456789abcdef";
+    let (_docker, port) =
+        run_conf("docker.yaml", &[("HEADWALL_TOKEN", secret), ("HEADWALL_UPSTREAM", &app)], |text| text);
+    let address = ([127, 0, 0, 1], port).into();
+    let ask = |method: &str, target: &str, fields: &str| {
+        let mut client = Client::to(address);
+        client.request(method, target, fields);
+        client.response(method)
+    };
+    assert!(ask("GET", "/page?h.Cache-Control=max-age=60", "").whole(200).cache().ends_with("stored"));
+    let bearer = format!("Authorization: Bearer {secret}\r\nX-Forwarded-For: 192.0.2.1\r\n");
+    assert_eq!(ask("GET", "/cache/none", &bearer).status, 404, "the token opens the store");
+    assert_eq!(ask("GET", "/cache/none", "X-Forwarded-For: 192.0.2.1\r\n").status, 401, "nothing else does");
+
+    let compose = |text: String| text.replace("app:8081", &app);
+    let (_compose, port) = run_conf("compose.yaml", &[("HEADWALL_GATEWAY", "127.0.0.1")], compose);
+    let base = format!("http://127.0.0.1:{port}");
+    let curl = |arguments: &[&str]| run(Command::new("curl").args(["-s", "--max-time", "10"]).args(arguments)).1;
+    curl(&["-X", "PUT", "-H", "Content-Type: text/plain", "-d", "World", &format!("{base}/cache/Hello?ttl=10")]);
+    assert_eq!(curl(&[&format!("{base}/cache/Hello")]), "World");
+    let first = curl(&["-D-", "-o", "/dev/null", &format!("{base}/page?h.Cache-Control=no-store")]);
+    let second = curl(&["-D-", "-o", "/dev/null", &format!("{base}/page?h.Cache-Control=no-store")]);
+    assert!(
+        first.to_lowercase().contains("x-nginx-cache: miss") && second.to_lowercase().contains("x-nginx-cache: hit")
+    );
+}
+
+#[test]
+fn the_minimal_file_caches() {
+    let origin = Origin::start();
+    let app = format!("127.0.0.1:{}", origin.port);
+    let (_minimal, port) = run_conf("minimal.yaml", &[], |text| text.replace("127.0.0.1:3000", &app));
+    let mut client = Client::to(([127, 0, 0, 1], port).into());
+    for end in ["stored", "ttl=59"] {
+        client.request("GET", "/page?h.Cache-Control=max-age=60", "");
+        let reply = client.response("GET").whole(200);
+        assert!(reply.cache().ends_with(end) || reply.cache().ends_with("ttl=60"), "{}", reply.cache());
+    }
 }

@@ -210,13 +210,12 @@ impl Process {
     }
 
     pub fn start_binary(binary: &str, arguments: &[&str]) -> Self {
-        let child = Command::new(binary)
-            .args(arguments)
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
+        Self::run(Command::new(binary).args(arguments))
+    }
+
+    /// A command that this test has made.
+    pub fn run(command: &mut Command) -> Self {
+        let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
         Process { child }
     }
 
