@@ -98,7 +98,7 @@ impl<K: AsRef<[u8]>, V: Clone> Memory<K, V> {
         let (result, grown) = {
             let mut shard = self.shard(hash).write();
             let before = shard.weight();
-            let (change, result) = decide(shard.get(hash, key.as_ref(), now));
+            let (change, result) = decide(shard.peek(hash, key.as_ref(), now));
             match change {
                 Change::Keep => {}
                 Change::Remove => gone.extend(shard.remove(hash, key.as_ref())),
@@ -333,6 +333,19 @@ mod tests {
         map.set_budget(100_000);
         assert_eq!((map.usage().bytes, map.usage().entries), (0, 0), "one that does not fit any more goes");
         assert!(!map.fits(8, 100_000) && map.fits(8, 90_000));
+    }
+
+    /// A response is put in twice, when it begins to arrive and when it is whole; that is no use of it.
+    #[test]
+    fn what_was_written_twice_and_never_read_goes_before_what_is_read() {
+        let (map, now) = (Memory::new(10_000_000), Clock::system().now());
+        let write = |n| (0..2).for_each(|_| map.put(key(n), n, 1000, None, now));
+        (0..40).for_each(write);
+        (0..40).for_each(|n| (0..5).for_each(|_| _ = map.get(&key(n), now)));
+        (40..2000).for_each(write);
+        map.set_budget(400_000);
+        let kept = (0..40).filter(|n| map.get(&key(*n), now).is_some()).count();
+        assert_eq!(kept, 40, "those that were read");
     }
 
     #[test]

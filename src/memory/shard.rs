@@ -94,11 +94,17 @@ impl<K: AsRef<[u8]>, V> Shard<K, V> {
         node.as_ref().filter(|_| *generation == place.generation)
     }
 
+    /// The value, without counting it as used.
+    pub fn peek(&self, hash: u64, key: &[u8], now: Moment) -> Option<&V> {
+        self.current(hash, key, now).map(|node| &node.value)
+    }
+
+    fn current(&self, hash: u64, key: &[u8], now: Moment) -> Option<&Node<K, V>> {
+        self.node(self.find(hash, key)?).filter(|node| node.expires.is_none_or(|at| at > now))
+    }
+
     pub fn get(&self, hash: u64, key: &[u8], now: Moment) -> Option<&V> {
-        let node = self.node(self.find(hash, key)?)?;
-        if node.expires.is_some_and(|at| at <= now) {
-            return None;
-        }
+        let node = self.current(hash, key, now)?;
         let uses = node.uses.load(Relaxed);
         if uses < MOST_USES {
             node.uses.store(uses + 1, Relaxed);
@@ -210,7 +216,8 @@ impl<K: AsRef<[u8]>, V> Shard<K, V> {
                 }
                 return self.take(place.index).map(|node| node.value);
             }
-            node.uses.store(if main { uses - 1 } else { 0 }, Relaxed);
+            // A newcomer that was used a lot is not the first to go among the old ones.
+            node.uses.store(uses - 1, Relaxed);
             if !main {
                 self.small_weight -= weight;
                 if let Some(node) = self.nodes[place.index as usize].1.as_mut() {

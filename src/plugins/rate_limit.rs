@@ -134,6 +134,8 @@ impl RateLimit {
     fn take(&self, key: Box<[u8]>, now: Moment) -> (bool, f64) {
         let full = Duration::try_from_secs_f64(self.burst / self.per_second).unwrap_or(Duration::MAX);
         let weight = key.len() as u64;
+        // Who comes again is used, and outlives those who came once.
+        self.buckets.get(&key, now);
         self.buckets.update(key, now, |there| {
             let tokens = there.map_or(self.burst, |bucket| {
                 (bucket.tokens + now.since(bucket.at).as_secs_f64() * self.per_second).min(self.burst)
@@ -212,6 +214,18 @@ mod tests {
         assert_eq!(ask(&limit, "192.0.2.2", 0).await.0, 200, "another client");
         assert_eq!(ask(&limit, "192.0.2.1", 1).await.0, 200, "100 a minute is more than one a second");
         assert_eq!(ask(&limit, "192.0.2.1", 1).await.0, 429);
+    }
+
+    #[tokio::test]
+    async fn strangers_do_not_crowd_a_known_client_out() {
+        let limit = plugin("rate_limit: { requests: 3, per: 1h, max_clients: 1000 }");
+        for left in [2, 1, 0] {
+            assert!(ask(&limit, "192.0.2.1", 0).await.1.contains(&format!("r={left};")));
+        }
+        for stranger in 0..20_000u32 {
+            ask(&limit, &std::net::Ipv4Addr::from(0x0a00_0000 + stranger).to_string(), 0).await;
+        }
+        assert_eq!(ask(&limit, "192.0.2.1", 0).await.0, 429, "still remembered");
     }
 
     #[tokio::test]
