@@ -24,7 +24,7 @@ tools:
 	@$(call install,cmake,cmake)
 	@$(call install,curl,curl)
 	@$(call install,ab,apache2-utils)
-	@command -v node >/dev/null || { echo "Node 20 is needed: https://nodejs.org"; exit 1; }
+	@command -v npm >/dev/null || { echo "Node 20 with npm is needed: https://nodejs.org"; exit 1; }
 
 demo: tools
 	@PORT=$(PORT) APP_PORT=$(APP_PORT) examples/demo.sh

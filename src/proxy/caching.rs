@@ -301,7 +301,8 @@ pub fn restore(response: &mut ResponseHeader, ctx: &Ctx) {
 /// The variant that this request asks for.
 pub fn variant(meta: &CacheMeta, request: &RequestHeader, ctx: &mut Ctx) -> Option<pingora::cache::key::HashBinary> {
     let nominated = meta.extensions().get::<crate::cache::vary::Nominated>()?;
-    ctx.cache.varied = true;
+    // The engine asks again when it stores the response; what was not there before is no reason for a miss.
+    ctx.cache.varied |= ctx.cache.forwarded_at.is_none();
     crate::cache::vary::variant(&nominated.0, &request.headers)
 }
 

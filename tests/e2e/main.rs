@@ -6,9 +6,11 @@
 
 mod support;
 
+mod apps;
 mod binary;
 mod built_in;
 mod cache;
+mod cookbook;
 mod documents;
 mod mistakes;
 mod pages;

@@ -1,0 +1,3 @@
+export default function Members() {
+  return <p>members only</p>;
+}

@@ -1,0 +1,5 @@
+import Link from 'next/link';
+
+export default function Home() {
+  return <Link href="/news">News</Link>;
+}
