@@ -10,8 +10,7 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand};
 
 use crate::clock::Clock;
-use crate::config::{self, Parts};
-use crate::handlers::Stores;
+use crate::config::{self, Lasting, Parts};
 use crate::plugin::Entry;
 use crate::server::Server;
 
@@ -101,8 +100,8 @@ pub fn run(plugins: &[Entry]) -> ExitCode {
             return ExitCode::from(if error.use_stderr() { USAGE } else { 0 });
         }
     };
-    let (stores, clock) = (Arc::new(Stores::default()), Clock::system());
-    let parts = Parts { plugins, stores: &stores, clock: &clock };
+    let (lasting, clock) = (Arc::new(Lasting::default()), Clock::system());
+    let parts = Parts { plugins, lasting: &lasting, clock: &clock };
     let plan = match &cli.command {
         Command::Schema => return print(&format!("{:#}", config::schema(plugins))),
         Command::Health { config: None, admin } => return health(*admin),
@@ -129,13 +128,13 @@ pub fn run(plugins: &[Entry]) -> ExitCode {
             print(&format!("{}: fine; {routes} routes, {upstreams} upstreams", config.display()))
         }
         Command::Run(run) => {
-            let server = Server::new(plan, stores.clone(), clock.clone());
+            let server = Server::new(plan, lasting.clone(), clock.clone());
             let server = server.map(|server| match run.config {
                 None => server,
                 Some(file) => {
                     let plugins = plugins.to_vec();
                     let load =
-                        move || config::load(&file, &Parts { plugins: &plugins, stores: &stores, clock: &clock });
+                        move || config::load(&file, &Parts { plugins: &plugins, lasting: &lasting, clock: &clock });
                     server.reloading(load)
                 }
             });

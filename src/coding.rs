@@ -32,7 +32,7 @@ pub struct Encoder {
     coding: &'static str,
     length: Option<u64>,
     work: Option<Work>,
-    _turn: Turn,
+    _turn: Option<Turn>,
 }
 
 enum Work {
@@ -44,7 +44,7 @@ enum Work {
 impl Work {
     /// Windows are small where nobody knows how many such streams run for how long.
     fn new(coding: &str, length: Option<u64>) -> Result<Work> {
-        let window = length.map_or(16, |length| length.max(2).ilog2() + 1).clamp(16, 20);
+        let window = length.map_or(16, |length| length.max(2).ilog2() + 1).clamp(16, 18);
         Ok(match coding {
             "br" => {
                 let params = BrotliEncoderParams { quality: 5, lgwin: window as i32, ..Default::default() };
@@ -88,7 +88,7 @@ impl Work {
 
 impl Encoder {
     /// An encoder for `br`, `gzip` or `zstd`. Without a length each chunk is flushed, so that streams flow.
-    pub fn new(coding: &'static str, length: Option<u64>, turn: Turn) -> Self {
+    pub fn new(coding: &'static str, length: Option<u64>, turn: Option<Turn>) -> Self {
         Encoder { coding, length, work: None, _turn: turn }
     }
 

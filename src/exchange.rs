@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::SystemTime;
 
 use once_cell::sync::Lazy;
+use pingora::http::ResponseHeader;
 
 use crate::clock::Moment;
 use crate::fields::cache_status::CacheStatus;
@@ -61,8 +62,14 @@ pub struct Exchange {
     pub taken: u64,
     /// A refresh in the background: no client waits for it.
     pub background: bool,
-    /// The answer of the origin may be stored and given to others.
+    /// The answer of the origin may be stored and given to others. Not known before the request goes to
+    /// the origin, and true until then.
     pub shared: bool,
+    /// The content that leaves is stored, or arrives on behalf of another request: a coding of it is kept
+    /// for others ([`Exchange::push_coding`]). Known at the response door.
+    pub stored: bool,
+    /// For a 304 from the store: the head of the stored response that it stands for.
+    pub unconditional: Option<ResponseHeader>,
     id: Option<String>,
     filters: Vec<Pushed>,
     notes: Vec<(TypeId, Box<dyn Any + Send + Sync>)>,
@@ -89,7 +96,9 @@ impl Exchange {
             sent: 0,
             taken: 0,
             background: false,
-            shared: false,
+            shared: true,
+            stored: false,
+            unconditional: None,
             id: None,
             filters: Vec::new(),
             notes: Vec::new(),

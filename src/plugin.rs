@@ -64,7 +64,7 @@ pub trait OnLog: Send + Sync {
 }
 
 /// The doors at which one plugin stands.
-#[derive(Default)]
+#[derive(Default, Clone)]
 pub struct Hooks {
     request: Option<Arc<dyn OnRequest>>,
     request_head: Option<Arc<dyn OnRequestHead>>,
@@ -75,6 +75,10 @@ pub struct Hooks {
     log: Option<Arc<dyn OnLog>>,
     unshareable: Option<String>,
     only_with_proxies: Option<String>,
+    moves: bool,
+    tells_target: Option<String>,
+    once: bool,
+    kept: bool,
 }
 
 macro_rules! doors {
@@ -128,6 +132,57 @@ impl Hooks {
     /// Why it needs somebody in `trust.proxies`.
     pub fn why_only_with_proxies(&self) -> Option<&str> {
         self.only_with_proxies.as_deref()
+    }
+
+    /// Says that it changes the path or the host that the cache key is made of.
+    pub fn moves(mut self) -> Self {
+        self.moves = true;
+        self
+    }
+
+    /// Whether it changes what the cache key is made of.
+    pub fn does_move(&self) -> bool {
+        self.moves
+    }
+
+    /// Says that it tells the origin the path or the host as the client wrote them. Such a plugin is refused
+    /// on a cached route beside one that moves: two targets that become one would share an answer for one.
+    pub fn tells_target(mut self, why: impl Into<String>) -> Self {
+        self.tells_target = Some(why.into());
+        self
+    }
+
+    /// Why it must not stand beside one that moves.
+    pub fn why_not_beside_a_move(&self) -> Option<&str> {
+        self.tells_target.as_deref()
+    }
+
+    /// Says that it does not stand twice around one route.
+    pub fn once(mut self) -> Self {
+        self.once = true;
+        self
+    }
+
+    /// Whether it does not stand twice around one route.
+    pub fn only_once(&self) -> bool {
+        self.once
+    }
+
+    /// Says that it counts or remembers something: a reload that leaves its settings as they are leaves it as
+    /// it is.
+    pub fn kept(mut self) -> Self {
+        self.kept = true;
+        self
+    }
+
+    /// Whether a reload leaves it as it is.
+    pub fn is_kept(&self) -> bool {
+        self.kept
+    }
+
+    /// Whether what is stored may depend on it.
+    pub fn shapes_what_is_stored(&self) -> bool {
+        self.request_head.is_some() || self.upstream_request.is_some() || self.upstream_response.is_some()
     }
 
     /// Why it must not stand on a cached route.

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use tokio::sync::Notify;
 
 use crate::access_log::AccessLog;
+use crate::config::Lasting;
 use crate::config::settings::{Admin, Listen, Settings};
 use crate::config::{Error, Plan};
-use crate::handlers::Stores;
 use crate::proxy::{Proxy, Snapshot};
 
 /// Loads the configuration again.
@@ -30,16 +30,16 @@ impl Fixed {
 /// Reloads when it is told to.
 pub struct Reloader {
     proxy: Proxy,
-    stores: Arc<Stores>,
+    lasting: Arc<Lasting>,
     load: Option<Arc<Load>>,
     fixed: Fixed,
 }
 
 impl Reloader {
     /// For a server that starts with what is configured now.
-    pub fn new(proxy: Proxy, stores: Arc<Stores>, load: Option<Arc<Load>>) -> Arc<Self> {
+    pub fn new(proxy: Proxy, lasting: Arc<Lasting>, load: Option<Arc<Load>>) -> Arc<Self> {
         let fixed = Fixed::of(&proxy.snapshot.load().plan.settings);
-        Arc::new(Reloader { proxy, stores, load, fixed })
+        Arc::new(Reloader { proxy, lasting, load, fixed })
     }
 
     /// Reloads each time it is told; when told several times meanwhile, once more.
@@ -82,10 +82,10 @@ impl Reloader {
             tracing::warn!("`listen`, `admin` and `threads` stay as they were; they change with a new process");
         }
         plan.upstreams.iter().for_each(|upstream| upstream.start(&old.plan.upstreams));
-        let (limits, stores) = (plan.limits, plan.stores.clone());
+        let limits = plan.limits;
         let new = Snapshot::new(plan, log, &self.proxy.metrics);
         self.proxy.snapshot.store(new.clone());
-        self.stores.publish(&stores);
+        self.lasting.publish(&new.plan);
         self.proxy.cache.set_limits(limits);
         let stays = |name: &str| new.plan.router.routes.iter().any(|route| *route.name == *name);
         let gone = old.plan.router.routes.iter().filter(|route| !stays(&route.name));

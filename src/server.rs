@@ -16,8 +16,8 @@ use crate::access_log::AccessLog;
 use crate::admin::Admin;
 use crate::cache::Cache;
 use crate::clock::Clock;
+use crate::config::Lasting;
 use crate::config::{self, Plan};
-use crate::handlers::Stores;
 use crate::listener::{self, Open};
 use crate::metrics::Metrics;
 use crate::proxy::{House, Proxy, Snapshot};
@@ -63,7 +63,7 @@ pub struct Server {
     runtime: tokio::runtime::Runtime,
     signals: Signals,
     proxy: Proxy,
-    stores: Arc<Stores>,
+    lasting: Arc<Lasting>,
     listeners: Vec<std::net::TcpListener>,
     admin: Option<std::net::TcpListener>,
     load: Option<Arc<Load>>,
@@ -84,7 +84,7 @@ fn take(address: SocketAddr) -> Result<std::net::TcpListener, Error> {
 
 impl Server {
     /// Listens for signals, takes the addresses, opens the log.
-    pub fn new(plan: Plan, stores: Arc<Stores>, clock: Clock) -> Result<Self, Error> {
+    pub fn new(plan: Plan, lasting: Arc<Lasting>, clock: Clock) -> Result<Self, Error> {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(plan.settings.threads.map_or(cores, usize::from))
@@ -104,7 +104,7 @@ impl Server {
             log.map(Arc::new).map_err(|source| Error::Log { file: settings.place(), source })
         });
         let log = log.transpose()?;
-        stores.publish(&plan.stores);
+        lasting.publish(&plan);
         let proxy = Proxy::new(House {
             cache: Cache::leak(plan.limits, clock.clone()),
             snapshot: Snapshot::new(plan, log, &metrics).into(),
@@ -112,7 +112,7 @@ impl Server {
             metrics,
             draining: AtomicBool::new(false),
         });
-        Ok(Server { runtime, signals, proxy, stores, listeners, admin, load: None })
+        Ok(Server { runtime, signals, proxy, lasting, listeners, admin, load: None })
     }
 
     /// On SIGHUP, loads the configuration like this and takes it over.
@@ -138,8 +138,8 @@ impl Server {
 
     /// Serves until told by a signal, or until `stop` is ready; then drains.
     pub fn run_until(self, stop: impl Future<Output = ()> + Send) -> Result<(), Error> {
-        let Server { runtime, signals, proxy, stores, listeners, admin, load } = self;
-        let house = Serving { proxy, stores, load, signals };
+        let Server { runtime, signals, proxy, lasting, listeners, admin, load } = self;
+        let house = Serving { proxy, lasting, load, signals };
         let result = runtime.block_on(house.serve(listeners, admin, stop));
         // What is left is cut: the time to finish is over.
         runtime.shutdown_timeout(Duration::from_millis(100));
@@ -150,7 +150,7 @@ impl Server {
 /// A server at work.
 struct Serving {
     proxy: Proxy,
-    stores: Arc<Stores>,
+    lasting: Arc<Lasting>,
     load: Option<Arc<Load>>,
     signals: Signals,
 }
@@ -184,15 +184,15 @@ impl Serving {
         let (stop_admin, admin_stopped) = watch::channel(false);
         if let Some(listener) = admin {
             let address = listener.local_addr()?;
-            let admin = Admin { proxy: self.proxy.clone(), stores: self.stores.clone() };
+            let admin = Admin { proxy: self.proxy.clone(), lasting: self.lasting.clone() };
             let app = Arc::new(HttpServer::new_app(admin));
             let metrics = Arc::new(Metrics::new()?);
             tokio::spawn(listener::serve(listener, app, admin_stopped, admin_open, metrics));
             tracing::info!(%address, "listening for operators");
         }
-        tokio::spawn(sweep(self.proxy.clone(), self.stores.clone()));
+        tokio::spawn(sweep(self.proxy.clone(), self.lasting.clone()));
         let reload = Arc::new(Notify::new());
-        let reloader = Reloader::new(self.proxy.clone(), self.stores.clone(), self.load.take());
+        let reloader = Reloader::new(self.proxy.clone(), self.lasting.clone(), self.load.take());
         let reloader = tokio::spawn(reloader.run(reload.clone()));
         loop {
             let request = tokio::select! {
@@ -244,15 +244,15 @@ fn app(proxy: Proxy) -> HttpProxy<Proxy> {
     app
 }
 
-async fn sweep(proxy: Proxy, stores: Arc<Stores>) {
+async fn sweep(proxy: Proxy, lasting: Arc<Lasting>) {
     let mut tick = tokio::time::interval(SWEEP);
     loop {
         tick.tick().await;
-        let (proxy, stores) = (proxy.clone(), stores.clone());
+        let (proxy, lasting) = (proxy.clone(), lasting.clone());
         let swept = tokio::task::spawn_blocking(move || {
             proxy.cache.sweep();
             let now = proxy.clock.now();
-            stores.all().iter().for_each(|(_, store)| store.sweep(now));
+            lasting.stores.all().iter().for_each(|(_, store)| store.sweep(now));
         });
         let _ = swept.await;
     }

@@ -115,6 +115,11 @@ impl Template {
         self.names().any(|name| matches!(name, Name::ClientIp | Name::RequestId))
     }
 
+    /// Whether it names the target that the client wrote: its host, path or query.
+    pub fn names_the_target(&self) -> bool {
+        self.names().any(|name| matches!(name, Name::Host | Name::Path | Name::Query))
+    }
+
     /// The text with everything filled in.
     pub fn text(&self, exchange: &mut Exchange) -> String {
         let mut out = String::new();

@@ -99,6 +99,16 @@ pub fn response(text: &str) -> ResponseHeader {
 }
 
 impl PluginUnderTest {
+    /// Several plugins around one route, in the order of the file.
+    pub fn chain(plugins: &[Hooks]) -> Self {
+        PluginUnderTest { hooks: Hooks::new(), chain: Chain::new(plugins) }
+    }
+
+    /// The plugin as the configuration builds it.
+    pub fn hooks(&self) -> &Hooks {
+        &self.hooks
+    }
+
     /// The doors at which it stands.
     pub fn doors(&self) -> Vec<&'static str> {
         self.hooks.doors()
@@ -109,7 +119,8 @@ impl PluginUnderTest {
         self.hooks.why_unshareable()
     }
 
-    /// A visit by a client on loopback with this request: the plugin's doors, in the order of the proxy.
+    /// A visit by a client on loopback with this request, on a route without a cache: the plugin's doors, in
+    /// the order of the proxy.
     pub fn visit(&self, request: &str) -> Visit<'_> {
         let request = self::request(request);
         let mut exchange = exchange();
@@ -117,6 +128,7 @@ impl PluginUnderTest {
         exchange.target = String::from_utf8_lossy(request.raw_path()).into_owned();
         let host = request.headers.get("host").and_then(|host| host.to_str().ok());
         exchange.host = host.unwrap_or("site.test").to_ascii_lowercase();
+        exchange.shared = false;
         Visit { chain: &self.chain, request, exchange }
     }
 

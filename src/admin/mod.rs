@@ -9,15 +9,15 @@ use http::{Method, Response};
 use pingora::apps::http_app::ServeHttp;
 use pingora::protocols::http::ServerSession;
 
-use crate::handlers::Stores;
+use crate::config::Lasting;
 use crate::proxy::Proxy;
 
 /// Answers operators.
 pub struct Admin {
     /// What it tells about.
     pub proxy: Proxy,
-    /// The key/value stores.
-    pub stores: Arc<Stores>,
+    /// The key/value stores are in it.
+    pub lasting: Arc<Lasting>,
 }
 
 fn answer(status: u16, kind: &str, text: String) -> Response<Vec<u8>> {
@@ -32,7 +32,7 @@ impl Admin {
         let cache = self.proxy.cache.usage();
         metrics.cache().set(cache.bytes, cache.entries, cache.evicted);
         let mut all = crate::memory::Usage::default();
-        for (_, store) in self.stores.all() {
+        for (_, store) in self.lasting.stores.all() {
             let usage = store.usage();
             all.bytes += usage.bytes;
             all.entries += usage.entries;
@@ -49,6 +49,7 @@ impl Admin {
         let (fills, fill_bytes) = self.proxy.cache.filling();
         let metrics = &self.proxy.metrics;
         let stores: serde_json::Map<_, _> = self
+            .lasting
             .stores
             .all()
             .into_iter()

@@ -1,97 +1,193 @@
-//! Stored content in other content codings, made once each when somebody first wants it.
+//! Stored content in other content codings, each made once when somebody first wants it.
 //!
-//! The copies live and go with the content that they were made of; their bytes count
-//! against the store's memory like its own.
+//! A copy is made by a task of its own, as fast as its source allows, into a [`Fill`]; all
+//! who want it read that fill meanwhile, and the copy afterwards. It lives and goes with
+//! the content that it was made of, and its bytes count against the store's memory.
 
 use std::sync::Arc;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
-use tokio::sync::OnceCell;
 
+use super::fill::{Fill, Reader};
 use super::stored::Content;
 use crate::catch::catch;
-use crate::filter::{Broken, ContentFilter};
+use crate::filter::ContentFilter;
 
-/// A place for a copy; whoever comes while it is made waits for it.
-pub type Cell = Arc<OnceCell<Content>>;
+/// A copy in one coding.
+#[derive(Debug, Clone)]
+pub enum Copy {
+    /// Being made.
+    Making(Arc<Fill>),
+    /// There.
+    There(Arc<Content>),
+}
 
 /// The copies of one content, by coding.
 #[derive(Debug, Default)]
-pub struct Coded(Mutex<Vec<(&'static str, Cell)>>);
-
-/// Content is encoded in pieces of this size, with room for others to run between two of them.
-const PIECE: usize = 64 << 10;
+pub struct Coded(Mutex<Vec<(&'static str, Copy)>>);
 
 impl Coded {
-    /// The place for the copy in this coding.
-    pub fn cell(&self, coding: &'static str) -> Cell {
-        let mut cells = self.0.lock();
-        if let Some((_, cell)) = cells.iter().find(|(name, _)| *name == coding) {
-            return cell.clone();
+    /// The copy in this coding; where there is none, the one that `begin` begins.
+    pub fn copy(&self, coding: &'static str, begin: impl FnOnce() -> Option<Arc<Fill>>) -> Option<Copy> {
+        let mut copies = self.0.lock();
+        if let Some((_, copy)) = copies.iter().find(|(name, _)| *name == coding) {
+            return Some(copy.clone());
         }
-        let cell = Cell::default();
-        cells.push((coding, cell.clone()));
-        cell
+        let copy = Copy::Making(begin()?);
+        copies.push((coding, copy.clone()));
+        Some(copy)
+    }
+
+    /// What came of making one; nothing, where it failed, and then somebody may try again.
+    fn made(&self, coding: &'static str, made: Option<Content>) {
+        let mut copies = self.0.lock();
+        copies.retain(|(name, _)| *name != coding);
+        if let Some(content) = made {
+            copies.push((coding, Copy::There(Arc::new(content))));
+        }
     }
 
     /// What all copies weigh.
     pub fn weight(&self) -> u64 {
-        let cells = self.0.lock();
-        let copies = cells.iter().filter_map(|(_, cell)| cell.get());
-        copies.map(|copy| copy.length + copy.pieces.len() as u64 * 48 + 128).sum()
+        let copies = self.0.lock();
+        let weigh = |(_, copy): &(_, Copy)| match copy {
+            Copy::Making(_) => 0,
+            Copy::There(content) => content.length + content.pieces.len() as u64 * 48 + 128,
+        };
+        copies.iter().map(weigh).sum()
     }
 }
 
-/// Sends content through a filter, to its end. The filter is used up.
-pub async fn encode(content: &Content, filter: &mut Option<Box<dyn ContentFilter>>) -> Result<Content, Broken> {
-    let mut filter = filter.take().ok_or(Broken)?;
-    let mut out = Vec::new();
-    for piece in &content.pieces {
-        let mut piece = piece.clone();
-        while !piece.is_empty() {
-            let part = piece.split_to(piece.len().min(PIECE));
-            let encoded = catch(|| filter.chunk(part)).map_err(|_| Broken)??;
-            if !encoded.is_empty() {
-                out.push(encoded);
+/// What a copy is made of.
+pub enum Source {
+    /// A complete response.
+    Whole(Arc<Content>),
+    /// One that is still arriving.
+    Arriving(Reader),
+}
+
+/// Content is encoded in parts of this size, with room for others to run between two of them.
+const PART: usize = 64 << 10;
+
+/// Makes a copy.
+pub struct Maker {
+    /// Of what.
+    pub source: Source,
+    /// By what.
+    pub filter: Box<dyn ContentFilter>,
+    /// The coding.
+    pub coding: &'static str,
+    /// Where its readers follow.
+    pub fill: Arc<Fill>,
+    /// Where it belongs.
+    pub coded: Arc<Coded>,
+}
+
+impl Maker {
+    /// Makes it, to its end. Says whether it is kept.
+    pub async fn make(mut self) -> bool {
+        let encoded = self.encode().await;
+        let made = match encoded {
+            Some(()) => self.fill.complete(),
+            None => {
+                self.fill.fail();
+                None
             }
-            tokio::task::yield_now().await;
+        };
+        let kept = made.is_some();
+        self.coded.made(self.coding, made);
+        kept
+    }
+
+    /// `None` when the source or the filter broke off, or nobody wants it any more.
+    async fn encode(&mut self) -> Option<()> {
+        let mut number = 0;
+        loop {
+            let piece = match &mut self.source {
+                Source::Whole(content) => content.pieces.get(number).cloned(),
+                // What may never end is made for those who read it.
+                Source::Arriving(_) if !self.fill.has_joiners() => return None,
+                Source::Arriving(reader) => reader.next().await.ok()?,
+            };
+            number += 1;
+            let Some(mut piece) = piece else { break };
+            while !piece.is_empty() {
+                let part = piece.split_to(piece.len().min(PART));
+                let encoded = catch(|| self.filter.chunk(part)).ok()?.ok()?;
+                self.write(encoded);
+                tokio::task::yield_now().await;
+            }
+        }
+        let rest = catch(|| self.filter.finish()).ok()?.ok()?;
+        self.write(rest);
+        Some(())
+    }
+
+    fn write(&self, encoded: Bytes) {
+        if !encoded.is_empty() {
+            self.fill.write(encoded);
         }
     }
-    out.push(catch(|| filter.finish()).map_err(|_| Broken)??);
-    Ok(Content::new(out.into_iter().filter(|piece: &Bytes| !piece.is_empty())))
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
+    use crate::cache::fill::Terms;
+    use crate::filter::Broken;
 
     struct Doubling;
 
     impl ContentFilter for Doubling {
         fn chunk(&mut self, chunk: Bytes) -> Result<Bytes, Broken> {
-            Ok([chunk.clone(), chunk].concat().into())
+            if chunk.starts_with(b"!") { Err(Broken) } else { Ok([chunk.clone(), chunk].concat().into()) }
         }
         fn finish(&mut self) -> Result<Bytes, Broken> {
             Ok(Bytes::from_static(b"."))
         }
     }
 
+    fn begin() -> Arc<Fill> {
+        let terms = Terms { length: None, limit: 1 << 20, patience: Duration::from_secs(60) };
+        Fill::new(0, super::super::fill::tests::head(), terms, None)
+    }
+
+    fn maker(content: &Arc<Content>, fill: &Arc<Fill>) -> Maker {
+        let source = Source::Whole(content.clone());
+        Maker { source, filter: Box::new(Doubling), coding: "double", fill: fill.clone(), coded: content.coded.clone() }
+    }
+
     #[tokio::test]
     async fn a_copy_is_made_once_and_counts() {
-        let content = Content::new([Bytes::from_static(b"ab"), Bytes::from(vec![b'x'; PIECE * 2])]);
-        let cell = content.coded.cell("double");
-        let doubling = || Some(Box::new(Doubling) as Box<dyn ContentFilter>);
-        let (mut first, mut second) = (doubling(), doubling());
-        let length = 2 * (2 + 2 * PIECE as u64) + 1;
+        let content = Arc::new(Content::new([Bytes::from_static(b"ab"), Bytes::from(vec![b'x'; PART * 2])]));
+        let Some(Copy::Making(fill)) = content.coded.copy("double", || Some(begin())) else { panic!() };
+        let again = content.coded.copy("double", || panic!("somebody makes it"));
+        assert!(matches!(again, Some(Copy::Making(same)) if Arc::ptr_eq(&same, &fill)));
+        let mut reader = Reader::joiner(fill.clone());
         assert_eq!(content.coded.weight(), 0);
-        let made = tokio::join!(
-            cell.get_or_try_init(|| encode(&content, &mut first)),
-            cell.get_or_try_init(|| encode(&content, &mut second)),
-        );
-        assert_eq!((made.0.unwrap().length, made.1.unwrap().length), (length, length));
-        assert!(first.is_none() && second.is_some(), "the second one was not needed");
+        assert!(maker(&content, &fill).make().await);
+        let mut read = 0;
+        while let Some(piece) = reader.next().await.unwrap() {
+            read += piece.len() as u64;
+        }
+        let length = 2 * (2 + 2 * PART as u64) + 1;
+        let Some(Copy::There(copy)) = content.coded.copy("double", || None) else { panic!() };
+        assert_eq!((read, copy.length), (length, length));
         assert!(content.coded.weight() >= length);
-        assert!(content.coded.cell("double").get().is_some() && content.coded.cell("other").get().is_none());
+        assert!(content.coded.copy("other", || None).is_none());
+    }
+
+    #[tokio::test]
+    async fn one_that_fails_breaks_its_readers_and_may_be_tried_again() {
+        let content = Arc::new(Content::new([Bytes::from_static(b"!")]));
+        let fill = begin();
+        content.coded.copy("double", || Some(fill.clone()));
+        let mut reader = Reader::joiner(fill.clone());
+        assert!(!maker(&content, &fill).make().await);
+        assert!(reader.next().await.is_err());
+        assert!(content.coded.copy("double", || None).is_none());
     }
 }

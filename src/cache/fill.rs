@@ -23,6 +23,7 @@ use parking_lot::Mutex;
 use pingora::{Error, ErrorType, Result};
 use tokio::sync::Notify;
 
+use super::coded::Coded;
 use super::ledger::Reservation;
 use super::stored::{Content, Head};
 
@@ -75,6 +76,8 @@ pub struct Fill {
     /// Pieces the leader has read; `u64::MAX` when it is gone.
     leader_at: AtomicU64,
     doomed: AtomicBool,
+    /// The same content in other codings, for joiners and for the store.
+    pub coded: Arc<Coded>,
     /// Given back when the response is complete, and weighed where it is stored.
     room: Mutex<Option<Reservation>>,
 }
@@ -102,6 +105,7 @@ impl Fill {
             joiners: Arc::default(),
             leader_at: AtomicU64::new(u64::MAX),
             doomed: AtomicBool::new(false),
+            coded: Arc::default(),
             room: Mutex::new(room),
         })
     }
@@ -152,7 +156,11 @@ impl Fill {
             }
             let short = self.terms.length.is_some_and(|length| length != state.arrived);
             state.end = Some(if short { End::Broken } else { End::Complete });
-            (!short && !state.oversize).then(|| Content::new(state.pieces.iter().cloned()))
+            (!short && !state.oversize).then(|| {
+                let mut content = Content::new(state.pieces.iter().cloned());
+                content.coded = self.coded.clone();
+                content
+            })
         };
         self.room.lock().take();
         self.news.notify_waiters();
@@ -205,6 +213,16 @@ impl Fill {
     /// How many joiners read it now; the connection asks this before it lets a slow leader pace them.
     pub fn joiners(&self) -> Arc<AtomicUsize> {
         self.joiners.clone()
+    }
+
+    /// Beyond so many bytes it is not stored.
+    pub fn limit(&self) -> u64 {
+        self.terms.limit
+    }
+
+    /// How long its readers wait for the next byte.
+    pub fn patience(&self) -> Duration {
+        self.terms.patience
     }
 
     /// Whether the leader paces it.
@@ -355,23 +373,26 @@ impl Drop for Reader {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use crate::cache::policy::a_minute;
     use pingora::http::ResponseHeader;
     use std::time::SystemTime;
 
-    fn fill(length: Option<u64>, limit: u64) -> Arc<Fill> {
+    pub fn head() -> Arc<Head> {
         let response = ResponseHeader::build(200, None).unwrap();
-        let head = Head {
+        Arc::new(Head {
             key: Box::from(*b"k"),
             variance: None,
             response,
             nominated: Arc::from([]),
             life: a_minute(),
             created: SystemTime::now(),
-        };
-        Fill::new(1, Arc::new(head), Terms { length, limit, patience: Duration::from_secs(60) }, None)
+        })
+    }
+
+    fn fill(length: Option<u64>, limit: u64) -> Arc<Fill> {
+        Fill::new(1, head(), Terms { length, limit, patience: Duration::from_secs(60) }, None)
     }
 
     async fn all(mut reader: Reader) -> Result<Vec<u8>> {

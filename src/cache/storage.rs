@@ -19,13 +19,16 @@ use pingora::cache::{CacheKey, CacheMeta};
 use pingora::{Error, ErrorType, Result};
 
 use super::Cache;
-use super::coded;
+use super::coded::{self, Coded, Maker};
 use super::fill::{Fill, Reader, Terms, Written};
 use super::policy::Life;
 use super::stored::{Content, Head, Stored, compact, set_length, weight};
 use super::vary::Nominated;
 use crate::filter::ContentFilter;
 use crate::memory::Change;
+
+/// How long readers of a copy wait for its next piece: it is made of what is there.
+const COPY_PATIENCE: std::time::Duration = std::time::Duration::from_secs(60);
 
 tokio::task_local! {
     /// Whether the exchange that this task drives has a client that may leave before the head is
@@ -142,8 +145,7 @@ pub struct Handler(Source);
 #[derive(Debug)]
 enum Source {
     Whole(Hit, Place),
-    Filling(Reader),
-    Coded(Coding),
+    Filling(Reader, Place),
     Nothing,
 }
 
@@ -154,45 +156,12 @@ struct Place {
     hash: HashBinary,
 }
 
-/// Reads a complete response in a content coding: from the copy that is kept, or makes it.
-struct Coding {
-    place: Place,
-    stored: Stored,
-    cell: coded::Cell,
-    filter: Option<Box<dyn ContentFilter>>,
-    next: usize,
-}
-
-impl std::fmt::Debug for Coding {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Coding").field("next", &self.next).finish_non_exhaustive()
-    }
-}
-
-impl Coding {
-    async fn next(&mut self) -> Result<Option<Bytes>> {
-        if self.cell.get().is_none() {
-            let Coding { cell, filter, stored, .. } = self;
-            // Whoever comes while it is made waits for it; should its maker leave, another one makes it.
-            let made = cell.get_or_try_init(|| coded::encode(&stored.content, filter)).await;
-            if made.is_err() {
-                return Error::e_explain(ErrorType::InternalError, "the content could not be encoded");
-            }
-            self.place.cache.weigh_again(self.place.hash, &self.stored);
-        }
-        let piece = self.cell.get().and_then(|copy| copy.pieces.get(self.next)).cloned();
-        self.next += 1;
-        Ok(piece)
-    }
-}
-
 impl Handler {
     /// The head that was found.
     pub fn head(&self) -> Option<&Arc<Head>> {
         match &self.0 {
             Source::Whole(hit, _) => Some(&hit.stored.head),
-            Source::Filling(reader) => Some(&reader.fill.head),
-            Source::Coded(coding) => Some(&coding.stored.head),
+            Source::Filling(reader, _) => Some(&reader.fill.head),
             Source::Nothing => None,
         }
     }
@@ -200,25 +169,84 @@ impl Handler {
     /// The fill it reads, if it is one.
     pub fn fill(&self) -> Option<&Arc<Fill>> {
         match &self.0 {
-            Source::Filling(reader) => Some(&reader.fill),
+            Source::Filling(reader, _) => Some(&reader.fill),
             _ => None,
         }
     }
 
+    /// Whether a coding of the content would be kept for others: it comes whole from the store, or
+    /// arrives on behalf of another request.
+    pub fn shared(&self) -> bool {
+        match &self.0 {
+            Source::Whole(..) => true,
+            Source::Filling(reader, _) => reader.joined(),
+            Source::Nothing => false,
+        }
+    }
+
     /// From here on gives the content in this coding: the copy that is kept, whose length it says, or
-    /// one that the filter makes now. `Err` gives the filter back: it is no complete response.
+    /// the one that is being made. Without one, the filter makes it now; for a `HEAD` nobody does.
+    /// `Err` gives the filter back: what is read is nobody else's, or there is no room for a copy.
     pub fn recode(
         &mut self,
         coding: &'static str,
         filter: Box<dyn ContentFilter>,
+        head_only: bool,
     ) -> Result<Option<u64>, Box<dyn ContentFilter>> {
-        let Source::Whole(hit, place) = &self.0 else { return Err(filter) };
-        let (stored, place) = (hit.stored.clone(), *place);
-        let cell = stored.content.coded.cell(coding);
-        let length = cell.get().map(|copy| copy.length);
-        let filter = Some(filter).filter(|_| length.is_none());
-        self.0 = Source::Coded(Coding { place, stored, cell, filter, next: 0 });
-        Ok(length)
+        let (place, head, source, limit, patience) = match &self.0 {
+            Source::Whole(hit, place) => {
+                let content = hit.stored.content.clone();
+                // A coding may add a little to what it cannot shrink.
+                let limit = content.length + content.length / 8 + (64 << 10);
+                if !place.cache.map.fits(0, hit.stored.weight() + limit) {
+                    return Err(filter);
+                }
+                (*place, &hit.stored.head, coded::Source::Whole(content), limit, COPY_PATIENCE)
+            }
+            Source::Filling(reader, place) if reader.joined() => {
+                let source = coded::Source::Arriving(Reader::joiner(reader.fill.clone()));
+                let limit = reader.fill.limit() + (64 << 10);
+                (*place, &reader.fill.head, source, limit, reader.fill.patience())
+            }
+            _ => return Err(filter),
+        };
+        let coded = match &source {
+            coded::Source::Whole(content) => content.coded.clone(),
+            coded::Source::Arriving(reader) => reader.fill.coded.clone(),
+        };
+        let mut begun = None;
+        let copy = coded.copy(coding, || {
+            if head_only {
+                return None;
+            }
+            let room = place.cache.ledger.reserve(limit)?;
+            let terms = Terms { length: None, limit, patience };
+            let fill = Fill::new(place.cache.next_fill(), head.clone(), terms, Some(room));
+            begun = Some(fill.clone());
+            Some(fill)
+        });
+        let filling = match copy {
+            None if head_only => return Ok(None),
+            None => return Err(filter),
+            Some(coded::Copy::There(content)) => {
+                let length = content.length;
+                let head = head.clone();
+                self.0 = Source::Whole(Hit::new(Stored { head, content }), place);
+                return Ok(Some(length));
+            }
+            Some(coded::Copy::Making(filling)) => filling,
+        };
+        self.0 = Source::Filling(Reader::joiner(filling), place);
+        if let Some(fill) = begun {
+            let maker = Maker { source, filter, coding, fill, coded: coded.clone() };
+            // Its first reader may leave; it goes on for the others.
+            tokio::spawn(async move {
+                if maker.make().await {
+                    place.cache.weigh_again(place.hash, &coded);
+                }
+            });
+        }
+        Ok(None)
     }
 
     /// From here on gives nothing.
@@ -232,8 +260,7 @@ impl HandleHit for Handler {
     async fn read_body(&mut self) -> Result<Option<Bytes>> {
         match &mut self.0 {
             Source::Whole(hit, _) => Ok(hit.next()),
-            Source::Filling(reader) => reader.next().await,
-            Source::Coded(coding) => coding.next().await,
+            Source::Filling(reader, _) => reader.next().await,
             Source::Nothing => Ok(None),
         }
     }
@@ -245,8 +272,8 @@ impl HandleHit for Handler {
     fn can_seek(&self) -> bool {
         match &self.0 {
             Source::Whole(..) => true,
-            Source::Filling(reader) => reader.can_seek(),
-            Source::Coded(_) | Source::Nothing => false,
+            Source::Filling(reader, _) => reader.can_seek(),
+            Source::Nothing => false,
         }
     }
 
@@ -257,8 +284,7 @@ impl HandleHit for Handler {
                 hit.seek(start, end);
                 Ok(())
             }
-            Source::Filling(reader) => reader.seek(start, end),
-            Source::Coded(_) => Error::e_explain(ErrorType::InternalError, "ranges are of the content as it is stored"),
+            Source::Filling(reader, _) => reader.seek(start, end),
             Source::Nothing => Ok(()),
         }
     }
@@ -356,9 +382,9 @@ impl Cache {
     }
 
     /// A stored response has got a copy in another coding: it weighs more now.
-    fn weigh_again(&self, hash: HashBinary, stored: &Stored) {
+    fn weigh_again(&self, hash: HashBinary, coded: &Arc<Coded>) {
         self.map.update(hash, self.clock().now(), |there| match there {
-            Some(Slot::Whole(same)) if Arc::ptr_eq(&same.content, &stored.content) => {
+            Some(Slot::Whole(same)) if Arc::ptr_eq(&same.content.coded, coded) => {
                 let (weight, expires) = (same.weight(), Some(same.head.life.kept()));
                 (Change::Put { value: Slot::Whole(same.clone()), weight, expires }, ())
             }
@@ -391,9 +417,10 @@ impl Storage for Cache {
         if *slot.head().key != *key.primary_key() {
             return Ok(None);
         }
+        let place = Place { cache: self, hash };
         let source = match slot {
-            Slot::Whole(stored) => Source::Whole(Hit::new(stored), Place { cache: self, hash }),
-            Slot::Filling(fill, _) if fill.joinable() => Source::Filling(Reader::joiner(fill)),
+            Slot::Whole(stored) => Source::Whole(Hit::new(stored), place),
+            Slot::Filling(fill, _) if fill.joinable() => Source::Filling(Reader::joiner(fill), place),
             Slot::Filling(..) => return Ok(None),
         };
         let handler = Handler(source);
@@ -403,7 +430,7 @@ impl Storage for Cache {
 
     async fn lookup_streaming_write(
         &'static self,
-        _: &CacheKey,
+        key: &CacheKey,
         tag: Option<&[u8]>,
         _: &SpanHandle,
     ) -> Result<Option<(CacheMeta, HitHandler)>> {
@@ -411,7 +438,8 @@ impl Storage for Cache {
         let fill = id.and_then(|id| self.fills.lock().get(&id).cloned());
         Ok(fill.map(|fill| {
             let meta = meta(self, &fill.head);
-            (meta, Box::new(Handler(Source::Filling(Reader::leader(fill)))) as HitHandler)
+            let place = Place { cache: self, hash: key.combined_bin() };
+            (meta, Box::new(Handler(Source::Filling(Reader::leader(fill), place))) as HitHandler)
         }))
     }
 

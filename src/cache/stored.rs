@@ -41,7 +41,7 @@ pub struct Content {
     /// Their length in all.
     pub length: u64,
     /// The same in other codings, as far as somebody asked for them.
-    pub coded: Coded,
+    pub coded: Arc<Coded>,
 }
 
 /// A complete response.
@@ -82,7 +82,7 @@ impl Content {
         if !small.is_empty() {
             merged.push(Bytes::copy_from_slice(&small));
         }
-        Content { pieces: merged.into(), length, coded: Coded::default() }
+        Content { pieces: merged.into(), length, coded: Arc::default() }
     }
 }
 

@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use blake2::{Blake2s256, Digest};
 use http::{HeaderName, HeaderValue, Method};
 
 use super::error::{self, Complaints, Error, did_you_mean};
@@ -28,11 +29,21 @@ pub(super) struct Compiler<'a> {
     parts: &'a Parts<'a>,
     complaints: Complaints<'a>,
     stores: Draft<'a>,
+    kept: BTreeMap<String, Hooks>,
+}
+
+/// A plugin of a list, built.
+struct Built {
+    path: String,
+    name: &'static str,
+    hooks: Hooks,
+    /// Its name and settings, as text.
+    text: String,
 }
 
 impl<'a> Compiler<'a> {
     pub(super) fn new(parts: &'a Parts<'a>, complaints: Complaints<'a>) -> Self {
-        Compiler { parts, complaints, stores: Draft::new(parts.stores) }
+        Compiler { parts, complaints, stores: Draft::new(&parts.lasting.stores), kept: BTreeMap::new() }
     }
 
     /// The plan, or everything that is wrong.
@@ -41,17 +52,18 @@ impl<'a> Compiler<'a> {
         let limits = self.limits(&settings.cache);
         let upstreams = self.upstreams(&settings.upstreams);
         let proxies = !settings.trust.proxies.is_empty();
-        let site = self.plugins("plugins", &settings.plugins, proxies);
+        let site = self.plugins("plugins", "", &settings.plugins, proxies);
         let routes = self.routes(&settings, &upstreams, &site);
         self.complaints.finish()?;
         let router = Router::new(routes).map_err(|error| error::general(file, error.to_string()))?;
         Ok(Plan {
             router,
-            site: Chain::new(site.iter().map(|(_, hooks)| hooks)),
+            site: Chain::new(site.iter().map(|built| &built.hooks)),
             trusted: settings.trust.proxies.clone(),
             limits,
             upstreams: upstreams.into_values().flatten().collect(),
             stores: self.stores.finish(),
+            kept: self.kept,
             settings,
         })
     }
@@ -143,31 +155,73 @@ impl<'a> Compiler<'a> {
         upstreams
     }
 
-    fn plugins(&mut self, path: &str, list: &[One], proxies: bool) -> Vec<(String, Hooks)> {
-        let mut built = Vec::new();
+    /// The plugins of a list; `route` is the name of its route, empty for the site's.
+    fn plugins(&mut self, path: &str, route: &str, list: &[One], proxies: bool) -> Vec<Built> {
+        let mut all: Vec<Built> = Vec::new();
         for (index, one) in list.iter().enumerate() {
-            let path = format!("{path}[{index}]");
+            let at = join(&format!("{path}[{index}]"), &one.name);
             let known = || plugins::BUILT_IN.iter().chain(self.parts.plugins);
             let Some(entry) = known().find(|entry| entry.name == one.name) else {
                 let mut names: Vec<_> = known().map(|entry| entry.name).collect();
                 names.sort_unstable();
                 let hint = did_you_mean(&one.name, names.iter().copied()).unwrap_or_default();
                 let message = format!("no plugin named `{}`; there are: {}{hint}", one.name, names.join(", "));
-                self.complaints.key(&join(&path, &one.name), message);
+                self.complaints.key(&at, message);
                 continue;
             };
-            match (entry.build)(&one.value) {
-                Ok(hooks) => {
-                    let at = join(&path, &one.name);
-                    if let Some(why) = hooks.why_only_with_proxies().filter(|_| !proxies) {
-                        self.complaints.key(&at, why);
+            let settings = serde_yaml::to_string(&one.value).unwrap_or_default();
+            let text = format!("{}: {settings}", one.name);
+            // The same settings in the same place, and the same once more is another one.
+            let twins = all.iter().filter(|built| built.text == text).count();
+            let place = format!("{route} {twins} {text}");
+            let hooks = match self.parts.lasting.kept(&place) {
+                Some(hooks) => hooks,
+                None => match (entry.build)(&one.value) {
+                    Ok(hooks) => hooks,
+                    Err(complaint) => {
+                        self.inside(&at, complaint);
+                        continue;
                     }
-                    built.push((at, hooks));
-                }
-                Err(complaint) => self.inside(&join(&path, &one.name), complaint),
+                },
+            };
+            if hooks.is_kept() {
+                self.kept.insert(place, hooks.clone());
+            }
+            if let Some(why) = hooks.why_only_with_proxies().filter(|_| !proxies) {
+                self.complaints.key(&at, why);
+            }
+            all.push(Built { path: at, name: entry.name, hooks, text });
+        }
+        all
+    }
+
+    /// What must not stand around one route together.
+    fn check_chain(&mut self, number: usize, cached: bool, site: &[Built], own: &[Built]) {
+        let chain = || site.iter().chain(own);
+        for (index, built) in chain().enumerate() {
+            let twice = built.hooks.only_once() && chain().take(index).any(|before| before.name == built.name);
+            if twice {
+                let message = format!("`{}` stands around this route already; take one of the two out", built.name);
+                self.complaints.key(&built.path, message);
+            }
+            if !cached {
+                continue;
+            }
+            if let Some(why) = built.hooks.why_unshareable() {
+                let message = format!(
+                    "{why}, but a cached response is for everybody (see routes[{number}].cache); take it out, or take `cache` off the route"
+                );
+                self.complaints.key(&built.path, message);
+            }
+            let mover = chain().find(|other| other.hooks.does_move());
+            if let (Some(why), Some(mover)) = (built.hooks.why_not_beside_a_move(), mover) {
+                let message = format!(
+                    "{why}, but `{}` makes one cached response of several such targets (see routes[{number}].cache); take one of the two out",
+                    mover.name
+                );
+                self.complaints.key(&built.path, message);
             }
         }
-        built
     }
 
     /// A complaint of settings that were decoded later.
@@ -184,7 +238,7 @@ impl<'a> Compiler<'a> {
         &mut self,
         settings: &Settings,
         upstreams: &BTreeMap<String, Option<Arc<Upstream>>>,
-        site: &[(String, Hooks)],
+        site: &[Built],
     ) -> Vec<Arc<Route>> {
         if settings.routes.is_empty() {
             self.complaints.value(
@@ -199,32 +253,23 @@ impl<'a> Compiler<'a> {
             let conditions = self.conditions(&join(&path, "match"), &route.matches);
             let destination = self.destination(&join(&path, "to"), &route.to, &conditions, upstreams);
             let cache = route.cache.as_ref().and_then(|cache| self.cache(&join(&path, "cache"), cache, &route.to));
-            let own = self.plugins(&join(&path, "plugins"), &route.plugins, !settings.trust.proxies.is_empty());
-            if route.cache.is_some() {
-                for (path, hooks) in site.iter().chain(&own) {
-                    if let Some(why) = hooks.why_unshareable() {
-                        let message = format!(
-                            "{why}, but a cached response is for everybody (see {}.cache); take it out, or take `cache` off the route",
-                            format_args!("routes[{number}]")
-                        );
-                        self.complaints.key(path, message);
-                    }
-                }
-            }
             let mut name = name(&conditions);
             if !names.insert(name.clone()) {
                 name = format!("{name} #{number}");
                 names.insert(name.clone());
             }
+            let proxies = !settings.trust.proxies.is_empty();
+            let own = self.plugins(&join(&path, "plugins"), &name, &route.plugins, proxies);
+            self.check_chain(number, route.cache.is_some(), site, &own);
             if let Some(destination) = destination {
                 routes.push(Arc::new(Route {
                     name: name.into(),
                     number,
-                    selector: conditions.selector(),
+                    selector: conditions.selector() + &shape(site.iter().chain(&own)),
                     conditions,
                     destination,
                     cache,
-                    chain: Chain::new(site.iter().chain(&own).map(|(_, hooks)| hooks)),
+                    chain: Chain::new(site.iter().chain(&own).map(|built| &built.hooks)),
                 }));
             }
         }
@@ -405,6 +450,14 @@ impl<'a> Compiler<'a> {
             status_header,
         })
     }
+}
+
+/// What plugins make of a stored response, for the cache key: two routes whose plugins do the same to it
+/// share what is stored, and no others. A hash, because settings may be long, and secret.
+fn shape<'a>(chain: impl Iterator<Item = &'a Built>) -> String {
+    let shaping: String =
+        chain.filter(|built| built.hooks.shapes_what_is_stored()).map(|built| built.text.as_str()).collect();
+    if shaping.is_empty() { shaping } else { format!(" {:x}", Blake2s256::digest(shaping)) }
 }
 
 /// What metrics and logs call a route: what it matches.

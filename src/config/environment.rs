@@ -185,7 +185,8 @@ impl Masked {
                         format!("the environment has no `{name}`; set it, or write ${{{name}:-default}}")
                     })?;
                     let name = format!("${{{name}}}");
-                    if said.chars().any(char::is_control) {
+                    // Those that are no control characters end a line for some readers.
+                    if said.chars().any(|c| c.is_control() || matches!(c, '\u{2028}' | '\u{2029}' | '\u{feff}')) {
                         return Err(format!("`{name}` holds a line break or a control character"));
                     }
                     value.push_str(&said);
@@ -221,6 +222,7 @@ mod tests {
             "ODD" => Some("a: \"b\" # {c}, [d]".to_owned()),
             "EMPTY" => Some(String::new()),
             "LINES" => Some("a\nb".to_owned()),
+            "SEPARATOR" => Some("a\u{2028}b: c".to_owned()),
             _ => None,
         };
         let fault = |fault: &Fault| format!("{}: {}", fault.place, fault.message);
@@ -258,6 +260,7 @@ mod tests {
         for (text, told) in [
             ("x: 1\na: [b, \"c ${NONE}\"]", "2:8: the environment has no `NONE`; set it, or write ${NONE:-default}"),
             ("a: ${LINES}", "1:4: `${LINES}` holds a line break"),
+            ("a: |\n  ${SEPARATOR}", "2:3: `${SEPARATOR}` holds a line break"),
             ("a: \"${1}\"", "1:4: `${` begins the name"),
             ("a: \"${PORT\"", "1:4: `${` begins the name"),
             ("${PORT}: a", "1:1: `${NAME}` can stand in a value"),

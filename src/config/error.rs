@@ -94,7 +94,11 @@ impl<'a> Complaints<'a> {
             let whole = scalar.place.line == scalar.last_line;
             let from = if number == scalar.place.line { scalar.place.column - 1 } else { 0 };
             let to = if whole { from + scalar.end - scalar.start } else { line.len() };
-            let (from, to) = (from.min(line.len()), to.min(line.len()));
+            let (from, mut to) = (from.min(line.len()), to.min(line.len()));
+            // A quoted value's span reaches to what follows it.
+            while to > from && line[to - 1] == ' ' {
+                to -= 1;
+            }
             line[from..to].fill('*');
         }
         Some(line.into_iter().collect())
@@ -143,10 +147,11 @@ impl<'a> Complaints<'a> {
     }
 }
 
-/// Whether what stands there must not be seen. The names of users may be.
+/// Whether what stands there must not be seen. The names of users may be, unless they look like a hash.
 fn is_secret(scalar: &Scalar) -> bool {
     let path = if scalar.is_key { parent(&scalar.path).unwrap_or("") } else { &scalar.path };
-    path.split(['.', '[']).any(|key| secret::KEYS.contains(&key) && !(scalar.is_key && key == "users"))
+    let below = path.split(['.', '[']).any(|key| secret::holds_secrets(key) && !(scalar.is_key && key == "users"));
+    below || secret::looks_like_a_hash(&scalar.text)
 }
 
 /// The decoder speaks of its own types.
@@ -192,18 +197,16 @@ pub fn faults(file: &str, text: &str, faults: Vec<Fault>) -> Error {
     Error { file: file.to_owned(), problems: faults.into_iter().map(problem).collect() }
 }
 
+/// Whether a line, or one above it down from the left edge, has a key that could hold secrets.
 fn below_a_secret(text: &str, number: usize) -> bool {
     let lines: Vec<_> = text.lines().take(number).collect();
-    let indent = |line: &str| line.len() - line.trim_start_matches([' ', '-']).len();
-    let mut deepest = usize::MAX;
-    for (distance, line) in lines.iter().rev().enumerate() {
-        let holds = distance == 0 || indent(line) < deepest || line.trim_start().starts_with('-');
-        if !holds || line.trim().is_empty() {
-            continue;
-        }
-        deepest = deepest.min(indent(line));
-        if secret::KEYS.iter().any(|key| line.contains(&format!("{key}:")) || line.contains(&format!("{key}\":"))) {
+    for line in lines.iter().rev() {
+        let mut words = line.split(|c: char| !c.is_alphanumeric() && !matches!(c, '_' | '-'));
+        if words.any(secret::holds_secrets) || secret::looks_like_a_hash(line) {
             return true;
+        }
+        if line.starts_with(|c: char| c.is_alphanumeric()) {
+            return false;
         }
     }
     false

@@ -11,13 +11,16 @@ pub mod place;
 mod schema;
 pub mod settings;
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
+
+use parking_lot::Mutex;
 
 use crate::cache::Limits;
 use crate::clock::Clock;
 use crate::handlers::{Named, Stores};
-use crate::plugin::{Chain, Entry};
+use crate::plugin::{Chain, Entry, Hooks};
 use crate::route::Router;
 use crate::units::Network;
 use crate::upstream::Upstream;
@@ -45,14 +48,37 @@ pub struct Plan {
     pub upstreams: Vec<Arc<Upstream>>,
     /// The key/value stores it names, with their memory.
     pub stores: Named,
+    /// The plugins that the next configuration keeps, if it asks for the same.
+    pub kept: BTreeMap<String, Hooks>,
+}
+
+/// What outlives a configuration: content of stores, and what plugins remember.
+#[derive(Default)]
+pub struct Lasting {
+    /// The key/value stores.
+    pub stores: Stores,
+    kept: Mutex<BTreeMap<String, Hooks>>,
+}
+
+impl Lasting {
+    /// From now on this configuration is at work.
+    pub fn publish(&self, plan: &Plan) {
+        self.stores.publish(&plan.stores);
+        let before = std::mem::replace(&mut *self.kept.lock(), plan.kept.clone());
+        drop(before);
+    }
+
+    fn kept(&self, name: &str) -> Option<Hooks> {
+        self.kept.lock().get(name).cloned()
+    }
 }
 
 /// What a configuration is compiled with.
 pub struct Parts<'a> {
     /// Plugins beside the built-in ones.
     pub plugins: &'a [Entry],
-    /// The key/value stores of the process.
-    pub stores: &'a Stores,
+    /// What outlives a configuration.
+    pub lasting: &'a Lasting,
     /// The time.
     pub clock: &'a Clock,
 }
@@ -60,8 +86,11 @@ pub struct Parts<'a> {
 /// Loads a file.
 pub fn load(path: &Path, parts: &Parts<'_>) -> Result<Plan, Error> {
     let name = path.display().to_string();
-    let text =
-        std::fs::read_to_string(path).map_err(|error| error::general(&name, format!("cannot be read: {error}")))?;
+    let bytes = std::fs::read(path).map_err(|error| error::general(&name, format!("cannot be read: {error}")))?;
+    let text = String::from_utf8(bytes).map_err(|error| {
+        let line = error.as_bytes()[..error.utf8_error().valid_up_to()].split(|byte| *byte == b'\n').count();
+        error::general(&name, format!("line {line} is not UTF-8"))
+    })?;
     parse(&name, &text, parts)
 }
 

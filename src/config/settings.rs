@@ -524,7 +524,7 @@ impl<'de> Deserialize<'de> for One {
 
 /// Filled in by [`super::schema`], which knows all plugins.
 fn plugin_list(_: &mut SchemaGenerator) -> Schema {
-    json_schema!({ "type": "array", "items": { "$ref": "#/definitions/Plugin" } })
+    json_schema!({ "type": ["array", "null"], "items": { "$ref": "#/definitions/Plugin" } })
 }
 
 fn destination(_: &mut SchemaGenerator) -> Schema {

@@ -3,8 +3,8 @@
 use super::*;
 
 fn load(text: &str) -> Result<Plan, String> {
-    let (stores, clock) = (Stores::default(), Clock::system());
-    let parts = Parts { plugins: &[], stores: &stores, clock: &clock };
+    let (lasting, clock) = (Lasting::default(), Clock::system());
+    let parts = Parts { plugins: &[], lasting: &lasting, clock: &clock };
     parse("headwall.yaml", text, &parts).map_err(|error| error.to_string())
 }
 
@@ -153,8 +153,8 @@ fn a_key_with_nothing_behind_it_is_there() {
 
 #[test]
 fn run_to_needs_nothing_but_an_address() {
-    let (stores, clock) = (Stores::default(), Clock::system());
-    let parts = Parts { plugins: &[], stores: &stores, clock: &clock };
+    let (lasting, clock) = (Lasting::default(), Clock::system());
+    let parts = Parts { plugins: &[], lasting: &lasting, clock: &clock };
     let plan = simple("localhost:3000", "127.0.0.1:8080", &parts).ok().unwrap();
     assert_eq!(plan.router.routes.len(), 2);
     let error = simple("localhost", "127.0.0.1:8080", &parts).err().unwrap().to_string();

@@ -14,25 +14,31 @@ pub struct Choice {
     pub not_as_it_is: bool,
 }
 
-/// Chooses among codings, given in our own order of preference. Without the field the content is sent as it is.
+/// The codings that we speak.
+pub const CODINGS: [&str; 3] = ["br", "gzip", "zstd"];
+
+/// Chooses among codings, given in our own order of preference. Without the field the content is sent
+/// as it is. The first word about a coding counts.
 pub fn choose(request: &HeaderMap, ours: &[&'static str]) -> Choice {
-    let mut said: Vec<(Vec<u8>, u16)> = Vec::new();
+    let mut said = [None; CODINGS.len()];
+    let (mut others, mut identity) = (None, None);
     for member in members(request, ACCEPT_ENCODING) {
         let (coding, quality) = weighed(member);
-        let coding = match coding.to_ascii_lowercase() {
-            alias if alias == b"x-gzip" => b"gzip".to_vec(),
-            coding => coding,
+        let coding = if coding.eq_ignore_ascii_case(b"x-gzip") { b"gzip" } else { coding };
+        let known = CODINGS.iter().position(|known| coding.eq_ignore_ascii_case(known.as_bytes()));
+        let place = match known {
+            Some(index) => &mut said[index],
+            None if coding == b"*" => &mut others,
+            None if coding.eq_ignore_ascii_case(b"identity") => &mut identity,
+            None => continue,
         };
-        if !said.iter().any(|(there, _)| *there == coding) {
-            said.push((coding, quality));
-        }
+        place.get_or_insert(quality);
     }
-    let quality = |coding: &str| said.iter().find(|(there, _)| there == coding.as_bytes()).map(|(_, quality)| *quality);
-    let others = quality("*");
-    let as_it_is = quality("identity").or(others.filter(|quality| *quality == 0));
+    let as_it_is = identity.or(others.filter(|quality| *quality == 0));
     let mut best: Option<(&'static str, u16)> = None;
     for coding in ours {
-        let quality = quality(coding).or(others).unwrap_or(0);
+        let index = CODINGS.iter().position(|known| known == coding);
+        let quality = index.and_then(|index| said[index]).or(others).unwrap_or(0);
         if quality > best.map_or(0, |(_, best)| best) {
             best = Some((coding, quality));
         }

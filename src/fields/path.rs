@@ -37,9 +37,11 @@ pub fn normalise(path: &str) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
-/// Whether a segment means "here" or "one up".
+/// Whether a segment means "here" or "one up" to anybody: also to those who take escaped slashes, or
+/// those that lean the other way, for slashes.
 pub fn has_dot_segments(path: &str) -> bool {
-    decode_unreserved(path).split('/').any(|segment| matches!(segment, "." | ".."))
+    let path = decode_unreserved(path).to_ascii_lowercase().replace("%2f", "/").replace("%5c", "/");
+    path.split(['/', '\\']).any(|segment| matches!(segment, "." | ".."))
 }
 
 /// Decodes the escapes that RFC 3986 §2.3 calls equivalent to the character itself.
@@ -84,7 +86,14 @@ mod tests {
         ] {
             assert_eq!(normalise(path), normal, "{path}");
         }
-        for (path, dots) in [("/a/../b", true), ("/%2e", true), ("/..", true), ("/v../b", false), ("/.a/b.", false)] {
+        for (path, dots) in [
+            ("/a/../b", true),
+            ("/%2e", true),
+            ("/..", true),
+            ("/v../b", false),
+            ("/.a/b.", false),
+            ("/a%2F..%5cb", true),
+        ] {
             assert_eq!(has_dot_segments(path), dots, "{path}");
         }
     }

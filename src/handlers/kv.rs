@@ -168,7 +168,7 @@ pub(super) fn build(value: &serde_yaml::Value, around: &Surroundings<'_>) -> Res
     let mut tokens = settings.tokens;
     if let Some(file) = &settings.token_file {
         let lines = secret::lines(file).map_err(|message| complaint("token_file", message))?;
-        tokens.extend(lines.into_iter().map(Secret::from));
+        tokens.extend(lines.into_iter().map(|(_, line)| Secret::from(line)));
         if !tokens.iter().all(Secret::is_token) {
             let message = format!("{}: a token has at least 16 characters, all visible ASCII", file.display());
             return Err(complaint("token_file", message));

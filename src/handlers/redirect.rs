@@ -7,6 +7,7 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use http::HeaderValue;
 use http::header::LOCATION;
 use pingora::http::RequestHeader;
 use schemars::JsonSchema;
@@ -62,6 +63,10 @@ pub(super) fn build(value: &serde_yaml::Value, _: &Surroundings<'_>) -> Result<A
 #[async_trait]
 impl Handler for Redirect {
     async fn answer(&self, _: &RequestHeader, _: &mut Content<'_>, exchange: &mut Exchange) -> Reply {
-        Reply::new(self.status, "").with(LOCATION, self.to.value(exchange))
+        let place = self.to.value(exchange);
+        // Two slashes at the beginning name a host, and the client has chosen the path.
+        let slashes = place.as_bytes().iter().take_while(|byte| **byte == b'/').count();
+        let place = HeaderValue::from_bytes(&place.as_bytes()[slashes.saturating_sub(1)..]).unwrap_or(place);
+        Reply::new(self.status, "").with(LOCATION, place)
     }
 }

@@ -9,15 +9,18 @@
 //!
 //! Only hashes of argon2 and bcrypt are taken. A verification is slow on purpose, so what came out is
 //! remembered for five minutes, as a keyed hash and never as the password, and at most half of the
-//! cores verify at once; who would wait longer than 5 s gets 503. A name that is not there takes as
-//! long as one that is. Passwords cross the network in the clear unless there is TLS before Headwall.
+//! cores verify at once, two for each client address at most; who would wait longer than 5 s gets 503.
+//! Where all hashes are of one kind and cost, a name that is not there takes as long as one that is.
+//! Passwords cross the network in the clear unless there is TLS before Headwall. Put a `rate_limit`
+//! before it where strangers may try passwords.
 //!
 //! The credentials end here: `Authorization` is taken off, so that on a cached route all who come in
 //! share what is stored, and each request is checked, hits included. `user_field` tells the app
 //! who it is and is refused on a cached route. `forward: true` leaves `Authorization` on; such a
 //! request is answered from the store only where RFC 9111 §3.5 allows it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,6 +32,7 @@ use base64::engine::general_purpose::STANDARD;
 use blake2::{Blake2s256, Digest};
 use http::header::{AUTHORIZATION, RETRY_AFTER, WWW_AUTHENTICATE};
 use http::{HeaderName, HeaderValue};
+use parking_lot::Mutex;
 use pingora::http::RequestHeader;
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -72,12 +76,14 @@ impl Default for Settings {
 /// The plugin.
 pub struct BasicAuth {
     users: Arc<BTreeMap<String, Secret>>,
+    decoy: Option<Secret>,
     challenge: HeaderValue,
     user_field: Option<HeaderName>,
     forward: bool,
     salt: [u8; 32],
     verdicts: Memory<Box<[u8]>, bool>,
     turns: Semaphore,
+    clients: Mutex<HashMap<IpAddr, Arc<Semaphore>>>,
 }
 
 /// Who it is.
@@ -85,6 +91,8 @@ struct User(String);
 
 const REMEMBERED_FOR: Duration = Duration::from_secs(300);
 const PATIENCE: Duration = Duration::from_secs(5);
+/// Passwords of one client that are verified, or wait for it, at once.
+const EACH: usize = 2;
 /// Bytes for what is remembered.
 const REMEMBERED: u64 = 1 << 20;
 
@@ -93,13 +101,23 @@ fn is_hash(hash: &str) -> bool {
     argon || (hash.starts_with("$2") && hash.parse::<bcrypt::HashParts>().is_ok())
 }
 
+/// How much work a hash is, roughly: the unknown name is compared with the one that is most.
+fn cost(hash: &str) -> u64 {
+    if let Ok(parsed) = PasswordHash::new(hash) {
+        let number = |name| parsed.params.get_decimal(name).map_or(1, u64::from);
+        return number("m") * number("t");
+    }
+    hash.parse::<bcrypt::HashParts>().map_or(0, |parts| 1 << parts.get_cost().min(40))
+}
+
 fn fits(hash: &str, password: &[u8]) -> bool {
     if hash.starts_with("$argon2") {
         let parsed = PasswordHash::new(hash);
         return parsed.is_ok_and(|parsed| Argon2::default().verify_password(password, &parsed).is_ok());
     }
     // bcrypt looks at 72 bytes; what is longer would fit by its beginning.
-    password.len() <= 72 && bcrypt::verify(password, hash).unwrap_or(false)
+    let fits = bcrypt::verify(&password[..password.len().min(72)], hash).unwrap_or(false);
+    fits && password.len() <= 72
 }
 
 impl Plugin for BasicAuth {
@@ -108,11 +126,17 @@ impl Plugin for BasicAuth {
 
     fn build(settings: Settings) -> Result<Hooks, String> {
         let mut users = settings.users;
-        for line in settings.users_file.iter().map(|file| secret::lines(file)).collect::<Result<Vec<_>, _>>()?.concat()
-        {
-            let (name, hash) = line.split_once(':').ok_or("a line of `users_file` is not `name:hash`")?;
-            if users.insert(name.to_owned(), Secret::from(hash.to_owned())).is_some() {
-                return Err(format!("the user `{name}` is there twice"));
+        if let Some(file) = &settings.users_file {
+            for (number, line) in secret::lines(file)? {
+                // The complaint tells no half of the line: they may have been swapped.
+                let wrong = |what: &str| format!("{}:{number}: {what}", file.display());
+                let pair = line.split_once(':').filter(|(name, hash)| !name.is_empty() && is_hash(hash));
+                let (name, hash) = pair.ok_or_else(|| {
+                    wrong("this is not `name:hash` with a hash of argon2 or bcrypt, as `htpasswd -nB name` prints it")
+                })?;
+                if users.insert(name.to_owned(), Secret::from(hash.to_owned())).is_some() {
+                    return Err(wrong("this user is there twice"));
+                }
             }
         }
         if users.is_empty() {
@@ -133,6 +157,7 @@ impl Plugin for BasicAuth {
         getrandom::fill(&mut salt).map_err(|error| format!("there is no randomness: {error}"))?;
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let this = Arc::new(BasicAuth {
+            decoy: users.values().max_by_key(|hash| cost(hash.reveal())).cloned(),
             users: Arc::new(users),
             challenge: challenge.ok_or("`realm` has a character that cannot stand in a field")?,
             user_field: user_field.transpose()?,
@@ -140,8 +165,13 @@ impl Plugin for BasicAuth {
             salt,
             verdicts: Memory::new(REMEMBERED),
             turns: Semaphore::new((cores / 2).max(1)),
+            clients: Mutex::default(),
         });
         let mut hooks = Hooks::new().request(this.clone()).request_head(this.clone());
+        // A file may say something else after a reload.
+        if settings.users_file.is_none() {
+            hooks = hooks.kept();
+        }
         if this.user_field.is_some() {
             hooks = hooks.upstream_request(this).unshareable("`user_field` tells the origin who asks");
         }
@@ -163,24 +193,44 @@ impl BasicAuth {
             return Ok(verdict);
         }
         let busy = || Reply::text(503, "too many passwords at once").with(RETRY_AFTER, HeaderValue::from_static("5"));
-        let turn = tokio::time::timeout(PATIENCE, self.turns.acquire()).await;
-        let Ok(Ok(_turn)) = turn else { return Err(busy()) };
+        // One client waits behind itself first, so that a flood from one place keeps nobody else waiting.
+        let own = self.client(exchange.client);
+        let turns = async { (own.acquire().await, self.turns.acquire().await) };
+        let turns = tokio::time::timeout(PATIENCE, turns).await;
+        self.leave(exchange.client, &own);
+        let Ok((Ok(_own), Ok(_turn))) = turns else { return Err(busy()) };
         // Others with the same credentials came first, most likely.
         if let Some(verdict) = self.verdicts.get(&key, now) {
             return Ok(verdict);
         }
         let (users, name, password) = (self.users.clone(), name.to_owned(), password.to_vec());
+        let decoy = self.decoy.clone();
         let verified = tokio::task::spawn_blocking(move || match users.get(&name) {
             Some(hash) => fits(hash.reveal(), &password),
             None => {
                 // The same work, so that time does not tell which names there are.
-                users.values().next().map(|hash| fits(hash.reveal(), &password));
+                decoy.map(|hash| fits(hash.reveal(), &password));
                 false
             }
         });
         let verdict = verified.await.unwrap_or(false);
         self.verdicts.put(key, verdict, 32, Some(now.after(REMEMBERED_FOR)), now);
         Ok(verdict)
+    }
+}
+
+impl BasicAuth {
+    /// Where a client waits behind itself.
+    fn client(&self, address: IpAddr) -> Arc<Semaphore> {
+        self.clients.lock().entry(address).or_insert_with(|| Arc::new(Semaphore::new(EACH))).clone()
+    }
+
+    /// The last one that waits there closes the door.
+    fn leave(&self, address: IpAddr, own: &Arc<Semaphore>) {
+        let mut clients = self.clients.lock();
+        if Arc::strong_count(own) <= 2 {
+            clients.remove(&address);
+        }
     }
 }
 
@@ -216,14 +266,18 @@ impl OnRequestHead for BasicAuth {
             request.remove_header(&AUTHORIZATION);
         }
         if let Some(name) = &self.user_field {
-            request.remove_header(name);
+            // Some apps take `X_User` for `X-User`.
+            let same = |other: &HeaderName| other.as_str().replace('_', "-") == name.as_str().replace('_', "-");
+            for other in request.headers.keys().filter(|other| same(other)).cloned().collect::<Vec<_>>() {
+                request.remove_header(&other);
+            }
         }
     }
 }
 
 impl OnUpstreamRequest for BasicAuth {
     fn on_upstream_request(&self, request: &mut RequestHeader, exchange: &mut Exchange) {
-        let user = exchange.note::<User>().and_then(|User(name)| HeaderValue::from_str(name).ok());
+        let user = exchange.note::<User>().and_then(|User(name)| HeaderValue::from_bytes(name.as_bytes()).ok());
         if let (Some(name), Some(user)) = (&self.user_field, user) {
             let _ = request.insert_header(name, user);
         }
@@ -268,11 +322,31 @@ mod tests {
         let hash = argon2_hash("lovelace");
         let auth =
             plugin(&format!("basic_auth: {{ users: {{ ada: \"{hash}\" }}, user_field: X-User, forward: true }}"));
-        let mut visit = auth.visit(&format!("{}\nX-User: root", basic("ada:lovelace")));
+        let mut visit = auth.visit(&format!("{}\nX-User: root\nX_User: root", basic("ada:lovelace")));
         assert!(visit.answer().await.is_none());
         assert!(visit.head().headers.contains_key("authorization"));
-        assert_eq!(visit.upstream().headers["x-user"], "ada");
+        let upstream = visit.upstream();
+        assert_eq!(upstream.headers["x-user"], "ada");
+        assert!(!upstream.headers.contains_key("x_user"), "nobody names himself");
         assert!(auth.why_unshareable().is_some());
+    }
+
+    #[tokio::test]
+    async fn a_file_of_users_and_a_long_password() {
+        let hash = bcrypt::hash("x".repeat(72), 4).unwrap();
+        let file = std::env::temp_dir().join(format!("headwall-users-{}", std::process::id()));
+        std::fs::write(&file, format!("# people\nj\u{f6}rg:{hash}\n")).unwrap();
+        let auth = plugin(&format!("basic_auth: {{ users_file: {}, user_field: X-User }}", file.display()));
+        for (length, comes_in) in [(72, true), (73, false), (71, false)] {
+            let mut visit = auth.visit(&basic(&format!("j\u{f6}rg:{}", "x".repeat(length))));
+            assert_eq!(visit.answer().await.is_none(), comes_in, "{length}");
+            let told = visit.upstream().headers.get("x-user").map(|name| name.as_bytes().to_vec());
+            assert_eq!(told, comes_in.then(|| "j\u{f6}rg".as_bytes().to_vec()));
+        }
+        std::fs::write(&file, format!("{hash}:ada\n")).unwrap();
+        let swapped = complaint(&format!("basic_auth: {{ users_file: {} }}", file.display()));
+        assert!(swapped.message.contains(":1: this is not `name:hash`") && !swapped.message.contains("$2"));
+        std::fs::remove_file(&file).unwrap();
     }
 
     fn argon2_hash(password: &str) -> String {

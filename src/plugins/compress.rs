@@ -8,20 +8,24 @@
 //! and it is neither compressed already nor part of a whole (206), nor shorter than `min_length`, nor
 //! marked `no-transform` (in the request or the response). It leaves with `Content-Encoding`,
 //! `Vary: Accept-Encoding` and a weak `ETag`: the same page in another coding is the same for
-//! `If-None-Match`, and not for `Range` or `If-Match`. What comes without a length, event streams
-//! above all, is flushed with each chunk.
+//! `If-None-Match`, and not for `Range`, `If-Range` or `If-Match`. What comes without a length, event
+//! streams above all, is flushed with each chunk. The app is asked for the content as it is: the plugin
+//! takes `Accept-Encoding` off the request (leave it off routes whose app has compressed files).
 //!
 //! On a cached route the store keeps the response as the app sent it, once for all codings. The first
-//! client that wants a coding has the copy made, the others get the copy; it goes with what it was
-//! made of. A page that mixes secrets with what a stranger chose (BREACH) should not be compressed.
+//! client that wants a coding has a copy made beside it; all others read that copy, also while it is
+//! made, and it goes with what it was made of. Only the client whose request brings a response in is
+//! compressed for by itself. A page that mixes secrets with what a stranger chose (BREACH) should not be
+//! compressed.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 
-use http::HeaderValue;
 use http::header::{
     ACCEPT_ENCODING, ACCEPT_RANGES, CACHE_CONTROL, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, ETAG,
+    IF_NONE_MATCH, IF_RANGE, RANGE,
 };
+use http::{HeaderMap, HeaderValue};
 use pingora::http::{RequestHeader, ResponseHeader};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -30,7 +34,7 @@ use crate::coding::{Encoder, Turn};
 use crate::exchange::Exchange;
 use crate::fields::accept_encoding::{Choice, choose};
 use crate::fields::{members, vary};
-use crate::plugin::{Hooks, OnResponse, Plugin};
+use crate::plugin::{Hooks, OnRequestHead, OnResponse, Plugin};
 use crate::units::ByteSize;
 
 /// Content codings gzip, br and zstd.
@@ -43,7 +47,7 @@ pub struct Settings {
     pub min_length: ByteSize,
     /// Media types; `text/*` and `*+json` stand for many.
     pub types: Vec<String>,
-    /// So many responses are compressed at once at most, at about 250 KiB each; others leave as they are.
+    /// So many responses are compressed at once at most, at up to 400 KiB each; others leave as they are.
     pub max_streams: usize,
 }
 
@@ -121,44 +125,64 @@ impl Plugin for Compress {
         if let Some(kind) = settings.types.iter().find(wrong) {
             return Err(format!("`{kind}` is no media type; write text/html, text/* or *+json"));
         }
-        Ok(Hooks::new().response(Arc::new(Compress {
+        let this = Arc::new(Compress {
             codings,
             min_length: settings.min_length.0,
-            types: settings.types.iter().map(|kind| kind.to_ascii_lowercase()).collect(),
+            types: settings.types,
             max_streams: settings.max_streams,
             streams: Arc::default(),
-        })))
+        });
+        Ok(Hooks::new().request_head(this.clone()).response(this).kept())
+    }
+}
+
+/// The `Accept-Encoding` that the client sent.
+struct Asked(HeaderMap);
+
+impl OnRequestHead for Compress {
+    fn on_request_head(&self, request: &mut RequestHeader, exchange: &mut Exchange) {
+        if !request.headers.contains_key(ACCEPT_ENCODING) || no_transform(&request.headers) {
+            return;
+        }
+        // A date does not tell one coding from another, so no part may be sent for it (RFC 9110 §13.1.5).
+        let by_date = request.headers.get(IF_RANGE).is_some_and(|value| !value.as_bytes().ends_with(b"\""));
+        if by_date && choose(&request.headers, &self.codings).coding.is_some() {
+            request.remove_header(&RANGE);
+            request.remove_header(&IF_RANGE);
+        }
+        let mut asked = HeaderMap::with_capacity(1);
+        for value in request.headers.get_all(ACCEPT_ENCODING) {
+            asked.append(ACCEPT_ENCODING, value.clone());
+        }
+        request.remove_header(&ACCEPT_ENCODING);
+        exchange.set_note(Asked(asked));
     }
 }
 
 impl OnResponse for Compress {
     fn on_response(&self, request: &RequestHeader, response: &mut ResponseHeader, exchange: &mut Exchange) {
         let status = response.status.as_u16();
-        if matches!(status, 101 | 204 | 416) || transformed(response) || no_transform(request, response) {
+        if matches!(status, 101 | 204 | 416) || no_transform(&request.headers) {
             return;
         }
-        let Choice { coding, not_as_it_is } = choose(&request.headers, &self.codings);
+        let asked = exchange.note::<Asked>().map_or(&request.headers, |Asked(fields)| fields);
+        let choice = choose(asked, &self.codings);
         if status == 304 {
-            // Says what the 200 would have said; its type is not always known any more.
-            if self.fits(response).unwrap_or(true) {
-                vary::add(response, ACCEPT_ENCODING);
-                if coding.is_some() {
-                    weaken(response);
-                }
-            }
-            return;
+            return self.confirm(request, response, exchange, &choice);
         }
-        let length = length(response);
-        let worthwhile = self.fits(response) == Some(true) && length.is_none_or(|length| length >= self.min_length);
-        if length == Some(0) || !(worthwhile || not_as_it_is) {
+        let may = self.fits(response) || (choice.not_as_it_is && !untouchable(response));
+        if !may {
             return;
         }
         vary::add(response, ACCEPT_ENCODING);
-        if status == 206 {
+        let length = length(response);
+        let worthwhile = choice.not_as_it_is || length.is_none_or(|length| length >= self.min_length);
+        let (Some(coding), true) = (choice.coding, worthwhile && status != 206 && length != Some(0)) else { return };
+        let turn = Turn::take(&self.streams, self.max_streams);
+        // What is kept for others is made once; the rest is bounded by turns.
+        if turn.is_none() && !exchange.stored {
             return;
         }
-        let Some(coding) = coding else { return };
-        let Some(turn) = Turn::take(&self.streams, self.max_streams) else { return };
         let _ = response.insert_header(CONTENT_ENCODING, HeaderValue::from_static(coding));
         weaken(response);
         for name in [ACCEPT_RANGES.as_str(), "content-digest", "content-md5", "digest", "repr-digest"] {
@@ -169,15 +193,43 @@ impl OnResponse for Compress {
 }
 
 impl Compress {
-    /// Whether the type is one that shrinks; `None` when there is none.
-    fn fits(&self, response: &ResponseHeader) -> Option<bool> {
-        let kind = response.headers.get(CONTENT_TYPE)?.to_str().ok()?;
-        let kind = kind.split(';').next().unwrap_or(kind).trim().to_ascii_lowercase();
-        Some(self.types.iter().any(|known| match (known.strip_prefix('*'), known.strip_suffix('*')) {
-            (Some(end), _) => kind.ends_with(end),
-            (_, Some(start)) => kind.starts_with(start),
-            _ => *known == kind,
-        }))
+    /// A 304 says what the 200 would have said (RFC 9110 §15.4.5).
+    fn confirm(&self, request: &RequestHeader, response: &mut ResponseHeader, exchange: &Exchange, choice: &Choice) {
+        let (varies, weak) = match &exchange.unconditional {
+            Some(whole) => {
+                let long = length(whole).is_none_or(|length| length >= self.min_length);
+                (self.fits(whole), choice.coding.is_some() && (long || choice.not_as_it_is))
+            }
+            // The app's own 304: a client that names the weak form got it from here.
+            None => {
+                let tag = response.headers.get(ETAG).map(HeaderValue::as_bytes).unwrap_or_default();
+                let named = |member: &[u8]| member.strip_prefix(b"W/") == Some(tag);
+                let ours = members(&request.headers, IF_NONE_MATCH).any(named);
+                (ours, ours)
+            }
+        };
+        if varies {
+            vary::add(response, ACCEPT_ENCODING);
+            if weak {
+                weaken(response);
+            }
+        }
+    }
+
+    /// Whether its type is one that shrinks, and it may be touched.
+    fn fits(&self, response: &ResponseHeader) -> bool {
+        let kind = response.headers.get(CONTENT_TYPE).map(HeaderValue::as_bytes).unwrap_or_default();
+        let kind = kind.split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii();
+        // Parts of a whole whose type stands inside.
+        let parts = kind.eq_ignore_ascii_case(b"multipart/byteranges");
+        let known = |known: &String| match (known.strip_prefix('*'), known.strip_suffix('*')) {
+            (Some(end), _) => {
+                kind.len() >= end.len() && kind[kind.len() - end.len()..].eq_ignore_ascii_case(end.as_bytes())
+            }
+            (_, Some(start)) => kind.get(..start.len()).is_some_and(|kind| kind.eq_ignore_ascii_case(start.as_bytes())),
+            _ => kind.eq_ignore_ascii_case(known.as_bytes()),
+        };
+        !untouchable(response) && (parts || self.types.iter().any(known))
     }
 }
 
@@ -188,15 +240,16 @@ fn length(response: &ResponseHeader) -> Option<u64> {
     range.or_else(length)?.trim().parse().ok()
 }
 
-fn transformed(response: &ResponseHeader) -> bool {
-    let codings = response.headers.get_all(CONTENT_ENCODING).iter();
-    codings.into_iter().any(|value| !value.as_bytes().eq_ignore_ascii_case(b"identity"))
+/// Whether it is encoded already, or says that nobody may.
+fn untouchable(response: &ResponseHeader) -> bool {
+    let mut codings = response.headers.get_all(CONTENT_ENCODING).iter();
+    codings.any(|value| !value.as_bytes().eq_ignore_ascii_case(b"identity"))
         || (response.headers.contains_key(CONTENT_RANGE) && response.status != 206)
+        || no_transform(&response.headers)
 }
 
-fn no_transform(request: &RequestHeader, response: &ResponseHeader) -> bool {
-    let mut all = members(&request.headers, CACHE_CONTROL).chain(members(&response.headers, CACHE_CONTROL));
-    all.any(|member| member.eq_ignore_ascii_case(b"no-transform"))
+fn no_transform(fields: &HeaderMap) -> bool {
+    members(fields, CACHE_CONTROL).any(|member| member.eq_ignore_ascii_case(b"no-transform"))
 }
 
 /// The same page in another coding has other bytes (RFC 9110 §8.8.3).
@@ -252,7 +305,7 @@ mod tests {
         for (why, request, response, coding, vary) in [
             ("wanted", "Accept-Encoding: gzip, br", html.to_owned(), "br", true),
             ("by length", "Accept-Encoding: gzip", format!("{html}\nContent-Length: 1024"), "gzip", true),
-            ("too short", "Accept-Encoding: gzip", format!("{html}\nContent-Length: 1023"), "", false),
+            ("too short", "Accept-Encoding: gzip", format!("{html}\nContent-Length: 1023"), "", true),
             ("not wanted", "Accept: */*", html.to_owned(), "", true),
             ("an image", "Accept-Encoding: gzip", "Content-Type: image/png".into(), "", false),
             ("no type", "Accept-Encoding: gzip", "X: y".into(), "", false),
@@ -280,10 +333,49 @@ mod tests {
         let ask = |response: &str| compress.visit("GET /\nAccept-Encoding: gzip").response(response, &["x"]);
         let part = ask("206\nContent-Type: text/css\nContent-Range: bytes 0-0/9999\nETag: \"a\"");
         assert_eq!((part.field("etag"), part.field("vary"), part.text()), ("\"a\"", "accept-encoding", "x"));
-        let same = ask("304\nETag: \"a\"");
-        assert_eq!((same.field("etag"), same.field("vary")), ("W/\"a\"", "accept-encoding"));
         let refused = ask("416\nContent-Range: bytes */9\nETag: \"a\"");
         assert_eq!((refused.field("etag"), refused.has("vary")), ("\"a\"", false));
+    }
+
+    #[test]
+    fn a_confirmation_says_what_the_whole_would_say() {
+        let compress = plugin("compress: {}");
+        for (whole, given, etag, vary) in [
+            (Some("Content-Type: text/css"), "\"a\"", "W/\"a\"", true),
+            (Some("Content-Type: text/css\nContent-Length: 9"), "\"a\"", "\"a\"", true),
+            (Some("Content-Type: image/png"), "\"a\"", "\"a\"", false),
+            (None, "W/\"a\"", "W/\"a\"", true),
+            (None, "\"a\"", "\"a\"", false),
+        ] {
+            let mut visit = compress.visit(&format!("GET /\nAccept-Encoding: gzip\nIf-None-Match: {given}"));
+            visit.exchange.unconditional = whole.map(|whole| crate::testing::response(&format!("200\n{whole}")));
+            let same = visit.response("304\nETag: \"a\"", &[]);
+            assert_eq!((same.field("etag"), same.has("vary")), (etag, vary), "{whole:?} {given}");
+        }
+    }
+
+    #[test]
+    fn the_app_is_asked_for_content_as_it_is_and_no_part_by_date() {
+        let compress = plugin("compress: {}");
+        let date = "If-Range: Mon, 30 Nov 2026 00:00:00 GMT\nRange: bytes=5-";
+        for (fields, accepts, ranges) in [
+            ("Accept-Encoding: gzip".to_owned(), false, false),
+            (format!("Accept-Encoding: gzip\n{date}"), false, false),
+            (format!("Accept-Encoding: identity\n{date}"), false, true),
+            ("Accept-Encoding: gzip\nIf-Range: \"a\"\nRange: bytes=5-".to_owned(), false, true),
+            ("Accept-Encoding: gzip\nCache-Control: no-transform".to_owned(), true, false),
+        ] {
+            let mut visit = compress.visit(&format!("GET /\n{fields}"));
+            let head = visit.head().headers.clone();
+            assert_eq!(
+                (head.contains_key("accept-encoding"), head.contains_key("range")),
+                (accepts, ranges),
+                "{fields}"
+            );
+            let wanted = fields.contains("gzip") && !fields.contains("no-transform");
+            let out = visit.response("200\nContent-Type: text/css", &[]);
+            assert_eq!(out.field("content-encoding"), if wanted { "gzip" } else { "" }, "{fields}");
+        }
     }
 
     #[test]

@@ -91,6 +91,9 @@ fn allowed(origin: &str) -> Result<Allowed, String> {
         format!("`{origin}` is no origin; write a scheme and a host, without a path, such as https://app.example.com")
     };
     let (scheme, host) = origin.split_once("://").ok_or_else(wrong)?;
+    if (scheme == "https" && host.ends_with(":443")) || (scheme == "http" && host.ends_with(":80")) {
+        return Err(format!("`{origin}`: browsers leave the default port out; do the same"));
+    }
     let plain = |text: &str| text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b".-_:[]".contains(&byte));
     let origin = origin.to_ascii_lowercase();
     match host.strip_prefix("*.") {
@@ -131,7 +134,7 @@ impl Plugin for Cors {
             credentials: settings.credentials,
             max_age: settings.max_age.map(|span| HeaderValue::from(span.0.as_secs())),
         });
-        Ok(Hooks::new().request(this.clone()).response(this))
+        Ok(Hooks::new().request(this.clone()).response(this).once())
     }
 }
 
@@ -145,10 +148,10 @@ impl Cors {
         if self.any() {
             return Some(HeaderValue::from_static("*"));
         }
-        let text = origin.to_str().ok()?.to_ascii_lowercase();
+        let text = origin.to_str().ok()?;
         let fits = self.origins.iter().any(|allowed| match allowed {
             Allowed::Any => true,
-            Allowed::Exactly(exact) => *exact == text,
+            Allowed::Exactly(exact) => exact == text,
             Allowed::Below(scheme, below) => {
                 text.strip_prefix(scheme.as_str()).and_then(|host| host.strip_suffix(below.as_str())).is_some_and(
                     |name| !name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric() || b".-_".contains(&b)),
@@ -192,6 +195,12 @@ impl Cors {
     }
 }
 
+/// The origin that asks, if it is one.
+fn origin(request: &RequestHeader) -> Option<&HeaderValue> {
+    let mut lines = request.headers.get_all(ORIGIN).iter();
+    lines.next().filter(|_| lines.next().is_none())
+}
+
 /// The answer to a preflight depends on all that it asks.
 fn vary_for(reply: Reply) -> Reply {
     reply.with(VARY, HeaderValue::from_static("Origin, Access-Control-Request-Method, Access-Control-Request-Headers"))
@@ -203,7 +212,7 @@ struct Answered;
 #[async_trait]
 impl OnRequest for Cors {
     async fn on_request(&self, request: &RequestHeader, exchange: &mut Exchange) -> Option<Reply> {
-        let origin = request.headers.get(ORIGIN).filter(|_| request.method == Method::OPTIONS)?;
+        let origin = origin(request).filter(|_| request.method == Method::OPTIONS)?;
         let method = request.headers.get(ACCESS_CONTROL_REQUEST_METHOD)?;
         exchange.set_note(Answered);
         Some(self.preflight(request, origin, method))
@@ -221,7 +230,7 @@ impl OnResponse for Cors {
         if !self.any() {
             vary::add(response, ORIGIN);
         }
-        let Some(says) = request.headers.get(ORIGIN).and_then(|origin| self.says(origin)) else { return };
+        let Some(says) = origin(request).and_then(|origin| self.says(origin)) else { return };
         let _ = response.insert_header(ACCESS_CONTROL_ALLOW_ORIGIN, says);
         if self.credentials {
             let _ = response.insert_header(ACCESS_CONTROL_ALLOW_CREDENTIALS, "true");
@@ -286,6 +295,7 @@ mod tests {
             ("{ origins: [\"https://a.test/path\"] }", "is no origin"),
             ("{ origins: [\"https://*\"] }", "is no origin"),
             ("{ origins: [] }", "names nobody"),
+            ("{ origins: [\"https://a.test:443\"] }", "leave the default port out"),
             ("{ origins: [\"*\"], methods: [put] }", "in capitals"),
         ] {
             let complaint = complaint(&format!("cors: {settings}"));

@@ -12,12 +12,15 @@
 //!
 //! On a cached route, what the origin sees must not differ between clients who get
 //! the same answer, so `{client_ip}` and `{request_id}` are refused there in
-//! `request` and `upstream_request`. `response` runs for each client, hits included.
+//! `request` and `upstream_request`; `{host}`, `{path}` and `{query}` are refused there beside what changes
+//! the path or the `Host` (`rewrite`, `request: { set: { Host: … } }`). `response` runs for each client, hits
+//! included.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use http::HeaderName;
+use http::header::HOST;
 use pingora::http::{RequestHeader, ResponseHeader};
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -51,6 +54,12 @@ pub struct Edits {
     pub set: BTreeMap<String, String>,
     /// Fields to get another line.
     pub add: BTreeMap<String, String>,
+}
+
+impl Edits {
+    fn are_none(&self) -> bool {
+        self.remove.is_empty() && self.set.is_empty() && self.add.is_empty()
+    }
 }
 
 /// The plugin, at one of its places.
@@ -94,6 +103,11 @@ impl Headers {
         self.set.iter().chain(&self.add).map(|(_, template)| template)
     }
 
+    fn touches(&self, field: &HeaderName) -> bool {
+        let named = self.set.iter().chain(&self.add).map(|(name, _)| name);
+        named.chain(&self.remove).any(|name| name == field)
+    }
+
     fn request(&self, request: &mut RequestHeader, exchange: &mut Exchange) {
         for name in &self.remove {
             request.remove_header(name);
@@ -113,6 +127,10 @@ impl Plugin for Headers {
 
     fn build(settings: Settings) -> Result<Hooks, String> {
         let mut hooks = Hooks::new();
+        let nothing = |edits: &Option<Edits>| edits.as_ref().is_none_or(Edits::are_none);
+        if nothing(&settings.request) && nothing(&settings.upstream_request) && nothing(&settings.response) {
+            return Err("there is nothing to do; write response: { set: { X-A: b } }, or the like".into());
+        }
         let to_origin = |place: &str, edits: Edits| {
             let plugin = Headers::new(edits).map_err(|error| format!("{place}: {error}"))?;
             if let Some(Name::CacheStatus | Name::Upstream) = plugin
@@ -124,22 +142,27 @@ impl Plugin for Headers {
                     "{place}: {{cache_status}} and {{upstream}} are not known yet when a request is sent"
                 ));
             }
-            let apart = plugin.templates().any(Template::tells_clients_apart);
-            Ok((plugin, apart.then(|| format!("`{place}` sends {{client_ip}} or {{request_id}} to the origin"))))
+            Ok(plugin)
+        };
+        let flags = |mut hooks: Hooks, place: &str, plugin: &Headers| {
+            if plugin.templates().any(Template::tells_clients_apart) {
+                hooks = hooks.unshareable(format!("`{place}` sends {{client_ip}} or {{request_id}} to the origin"));
+            }
+            if plugin.templates().any(Template::names_the_target) {
+                hooks = hooks.tells_target(format!("`{place}` sends {{host}}, {{path}} or {{query}} to the origin"));
+            }
+            hooks
         };
         if let Some(edits) = settings.request {
-            let (plugin, apart) = to_origin("request", edits)?;
-            hooks = hooks.request_head(plugin);
-            if let Some(why) = apart {
-                hooks = hooks.unshareable(why);
+            let plugin = to_origin("request", edits)?;
+            hooks = flags(hooks.request_head(plugin.clone()), "request", &plugin);
+            if plugin.touches(&HOST) {
+                hooks = hooks.moves();
             }
         }
         if let Some(edits) = settings.upstream_request {
-            let (plugin, apart) = to_origin("upstream_request", edits)?;
-            hooks = hooks.upstream_request(plugin);
-            if let Some(why) = apart {
-                hooks = hooks.unshareable(why);
-            }
+            let plugin = to_origin("upstream_request", edits)?;
+            hooks = flags(hooks.upstream_request(plugin.clone()), "upstream_request", &plugin);
         }
         if let Some(edits) = settings.response {
             hooks = hooks.response(Headers::new(edits).map_err(|error| format!("response: {error}"))?);

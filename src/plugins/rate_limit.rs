@@ -12,6 +12,9 @@
 //! where something has checked it: whoever invents values has a bucket for each. At most `max_clients`
 //! are remembered; those seen once go first, and begin anew.
 //!
+//! Several limits around one route all count; give each a `name`. A reload that leaves the settings as they
+//! are leaves the buckets as they are.
+//!
 //! On a cached route hits count as well: requests are counted before the store is asked. A refresh in
 //! the background counts for nobody.
 
@@ -19,6 +22,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use ahash::RandomState;
 use async_trait::async_trait;
 use http::header::RETRY_AFTER;
 use http::{HeaderName, HeaderValue};
@@ -77,10 +81,11 @@ pub struct RateLimit {
     name: String,
     policy: HeaderValue,
     buckets: Memory<Box<[u8]>, Bucket>,
+    hashes: [RandomState; 2],
 }
 
-/// What a bucket takes in memory, its key and place in the table counted in.
-const ROOM: u64 = 256;
+/// What a bucket takes in memory: its place in the table, and its key.
+const ROOM: u64 = 160 + 17;
 
 impl Plugin for RateLimit {
     const NAME: &'static str = "rate_limit";
@@ -109,20 +114,25 @@ impl Plugin for RateLimit {
             name: settings.name,
             policy: policy.parse().map_err(|_| "this policy cannot stand in a field".to_owned())?,
             buckets: Memory::new(u64::from(settings.max_clients) * ROOM),
+            hashes: [RandomState::new(), RandomState::new()],
         });
-        Ok(Hooks::new().request(this.clone()).response(this))
+        Ok(Hooks::new().request(this.clone()).response(this).kept())
     }
 }
 
-/// What each limit said, for the response.
+/// What each limit said, for the response; limits are told apart by where they are.
 #[derive(Default)]
-struct Said(Vec<(HeaderValue, HeaderValue)>);
+struct Said(Vec<(usize, HeaderValue)>);
 
 impl RateLimit {
     fn key(&self, request: &RequestHeader, client: IpAddr) -> Box<[u8]> {
         let said = self.field.as_ref().and_then(|name| request.headers.get(name));
         match (said, client) {
-            (Some(value), _) => [b"f", value.as_bytes()].concat(),
+            // Values may be long; a hash that nobody can foresee is as good.
+            (Some(value), _) => {
+                let [low, high] = self.hashes.each_ref().map(|state| state.hash_one(value.as_bytes()).to_be_bytes());
+                [&b"f"[..], &low, &high].concat()
+            }
             (None, IpAddr::V4(address)) => [&b"4"[..], &address.octets()].concat(),
             // A network of that size is one customer's.
             (None, IpAddr::V6(address)) => [&b"6"[..], &address.octets()[..8]].concat(),
@@ -130,10 +140,13 @@ impl RateLimit {
         .into()
     }
 
+    fn number(&self) -> usize {
+        std::ptr::from_ref(self) as usize
+    }
+
     /// Takes a token, if there is one; the tokens that are left.
     fn take(&self, key: Box<[u8]>, now: Moment) -> (bool, f64) {
         let full = Duration::try_from_secs_f64(self.burst / self.per_second).unwrap_or(Duration::MAX);
-        let weight = key.len() as u64;
         // Who comes again is used, and outlives those who came once.
         self.buckets.get(&key, now);
         self.buckets.update(key, now, |there| {
@@ -143,7 +156,8 @@ impl RateLimit {
             let taken = tokens >= 1.0;
             let tokens = if taken { tokens - 1.0 } else { tokens };
             // A full bucket need not be remembered.
-            let put = Change::Put { value: Bucket { tokens, at: now }, weight, expires: Some(now.after(full)) };
+            let at = there.map_or(now, |bucket| bucket.at.max(now));
+            let put = Change::Put { value: Bucket { tokens, at }, weight: 0, expires: Some(now.after(full)) };
             (put, (taken, tokens))
         })
     }
@@ -163,7 +177,7 @@ impl OnRequest for RateLimit {
             exchange.set_note(Said::default());
         }
         if let Some(Said(said)) = exchange.note_mut() {
-            said.push((self.policy.clone(), limit));
+            said.push((self.number(), limit));
         }
         if taken {
             return None;
@@ -176,8 +190,8 @@ impl OnRequest for RateLimit {
 impl OnResponse for RateLimit {
     fn on_response(&self, _: &RequestHeader, response: &mut ResponseHeader, exchange: &mut Exchange) {
         let Some(Said(said)) = exchange.note() else { return };
-        for (policy, limit) in said.iter().filter(|(policy, _)| *policy == self.policy) {
-            let _ = response.append_header("ratelimit-policy", policy.clone());
+        for (_, limit) in said.iter().filter(|(number, _)| *number == self.number()) {
+            let _ = response.append_header("ratelimit-policy", self.policy.clone());
             let _ = response.append_header("ratelimit", limit.clone());
         }
     }
@@ -187,11 +201,17 @@ impl OnResponse for RateLimit {
 mod tests {
     use std::time::Duration;
 
+    use once_cell::sync::Lazy;
+
+    use super::Moment;
+    use crate::clock::Clock;
     use crate::testing::{PluginUnderTest, complaint, example, plugin};
 
+    /// Asks so many seconds after a fixed moment.
     async fn ask(plugin: &PluginUnderTest, client: &str, after: u64) -> (u16, String) {
+        static START: Lazy<Moment> = Lazy::new(|| Clock::system().now());
         let mut visit = plugin.visit("GET /").from(client);
-        visit.exchange.received = visit.exchange.received.after(Duration::from_secs(after));
+        visit.exchange.received = START.after(Duration::from_secs(after));
         let status = match visit.answer().await {
             Some(answer) => {
                 assert!(answer.has("retry-after"));
@@ -206,14 +226,27 @@ mod tests {
     async fn a_bucket_empties_and_fills_again() {
         let limit = example(include_str!("rate_limit.rs"));
         for left in (0..20).rev() {
-            let (status, told) = ask(&limit, "192.0.2.1", 0).await;
+            let (status, told) = ask(&limit, "192.0.2.1", 9).await;
             assert_eq!(status, 200);
             assert!(told.starts_with(&format!("\"default\";r={left};t=")), "{told}");
         }
-        assert_eq!(ask(&limit, "192.0.2.1", 0).await.0, 429);
-        assert_eq!(ask(&limit, "192.0.2.2", 0).await.0, 200, "another client");
-        assert_eq!(ask(&limit, "192.0.2.1", 1).await.0, 200, "100 a minute is more than one a second");
-        assert_eq!(ask(&limit, "192.0.2.1", 1).await.0, 429);
+        assert_eq!(ask(&limit, "192.0.2.1", 9).await.0, 429);
+        assert_eq!(ask(&limit, "192.0.2.2", 9).await.0, 200, "another client");
+        assert_eq!(ask(&limit, "192.0.2.1", 10).await.0, 200, "100 a minute is more than one a second");
+        assert_eq!(ask(&limit, "192.0.2.1", 10).await.0, 429);
+        assert_eq!(ask(&limit, "192.0.2.1", 9).await.0, 429, "who comes late has waited somewhere else");
+        assert_eq!(ask(&limit, "192.0.2.1", 10).await.0, 429, "and no time is counted twice");
+    }
+
+    #[tokio::test]
+    async fn two_limits_speak_for_themselves() {
+        let limit = || crate::plugin::Hooks::clone(plugin("rate_limit: { requests: 5, per: 1h }").hooks());
+        let both = PluginUnderTest::chain(&[limit(), limit()]);
+        let mut visit = both.visit("GET /");
+        assert!(visit.answer().await.is_none());
+        let head = visit.hold_response("200");
+        assert_eq!(head.headers.get_all("ratelimit").iter().count(), 2);
+        assert_eq!(head.headers.get_all("ratelimit-policy").iter().count(), 2);
     }
 
     #[tokio::test]

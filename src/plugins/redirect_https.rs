@@ -20,6 +20,8 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 
 use crate::exchange::Exchange;
+use crate::fields::authority::{is_authority, without_port};
+use crate::fields::{members, path};
 use crate::handler::Reply;
 use crate::plugin::{Hooks, OnRequest, Plugin};
 
@@ -31,7 +33,7 @@ pub struct Settings {
     pub status: u16,
     /// The port to go to.
     pub port: u16,
-    /// Beginnings of paths that stay reachable by `http`.
+    /// Beginnings of paths, in their normal form, that stay reachable by `http`.
     pub except: Vec<String>,
 }
 
@@ -66,16 +68,15 @@ impl Plugin for RedirectHttps {
 #[async_trait]
 impl OnRequest for RedirectHttps {
     async fn on_request(&self, request: &RequestHeader, exchange: &mut Exchange) -> Option<Reply> {
-        let excepted = self.0.except.iter().any(|start| exchange.path().starts_with(start.as_str()));
+        let path = path::normalise(exchange.path());
+        let excepted = self.0.except.iter().any(|start| path.starts_with(start.as_str()));
         if exchange.scheme == "https" || exchange.host.is_empty() || excepted {
             return None;
         }
-        let forwarded = request.headers.get("x-forwarded-host").filter(|_| exchange.peer_trusted);
-        let host = forwarded.and_then(|host| host.to_str().ok()).unwrap_or(&exchange.host);
-        let host = match host.rsplit_once(':') {
-            Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => name,
-            _ => host,
-        };
+        // The last one is the trusted proxy's own word; those before it are whoever's.
+        let forwarded = members(&request.headers, "x-forwarded-host").last().filter(|_| exchange.peer_trusted);
+        let forwarded = forwarded.filter(|host| is_authority(host)).and_then(|host| std::str::from_utf8(host).ok());
+        let host = without_port(forwarded.unwrap_or(&exchange.host));
         let port = if self.0.port == 443 { String::new() } else { format!(":{}", self.0.port) };
         let place = HeaderValue::try_from(format!("https://{host}{port}{}", exchange.target)).ok()?;
         Some(Reply::new(self.0.status, "").with(LOCATION, place))
@@ -94,8 +95,16 @@ mod tests {
             ("GET /a\nHost: [::1]:80", "http", Some("https://[::1]/a")),
             ("GET /a\nHost: [::1]", "http", Some("https://[::1]/a")),
             ("GET /a\nHost: app\nX-Forwarded-Host: shop.test", "http", Some("https://shop.test/a")),
+            ("GET /a\nHost: app\nX-Forwarded-Host: evil.test, shop.test:80", "http", Some("https://shop.test/a")),
+            ("GET /a\nHost: app.test\nX-Forwarded-Host: evil.test/x", "http", Some("https://app.test/a")),
+            ("GET //evil.test/a\nHost: app.test\nX-Forwarded-Host:", "http", Some("https://app.test//evil.test/a")),
             ("GET /a\nHost: a.test", "https", None),
             ("GET /.well-known/acme-challenge/x\nHost: a.test", "http", None),
+            (
+                "GET /.well-known/acme-challenge/../../x\nHost: a.test",
+                "http",
+                Some("https://a.test/.well-known/acme-challenge/../../x"),
+            ),
         ] {
             let answer = plugin.visit(request).by_proxy(scheme).answer().await;
             assert_eq!(answer.as_ref().map(|answer| answer.field("location")), expected, "{request}");

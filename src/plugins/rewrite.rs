@@ -10,8 +10,8 @@
 //! The first rule whose regular expression fits the path is used, and no other: there are no loops,
 //! and the route stays the one that was found. `$1` to `$9` stand for what the parentheses caught, `$$`
 //! for a dollar sign. The query stays. Rules see the path in its normal form (unreserved escapes
-//! decoded, `//` and dot segments resolved), and a new path with a dot segment is not used: no `..` gets
-//! past what a rule keeps apart. A path that no rule fits goes on byte for byte.
+//! decoded, `//` and dot segments resolved). A new path with a dot segment, also behind an escaped slash, is not
+//! used: no `..` gets past what a rule keeps apart. A path that no rule fits goes on byte for byte.
 //!
 //! On a cached route the key is made of the new path: two paths that become one share what is stored.
 
@@ -75,10 +75,7 @@ fn compile(rule: &Rule) -> Result<(Regex, Vec<Part>), String> {
                 let group = digit as usize - '0' as usize;
                 if group >= regex.captures_len() {
                     let there = regex.captures_len() - 1;
-                    return Err(format!(
-                        "`{}` uses ${group}, but `{}` has {there} pairs of parentheses",
-                        rule.to, rule.from
-                    ));
+                    return Err(format!("`{}` uses ${group}, but `{}` catches {there}", rule.to, rule.from));
                 }
                 parts.extend([Part::Text(std::mem::take(&mut text)), Part::Group(group)]);
             }
@@ -99,7 +96,7 @@ impl Plugin for Rewrite {
             return Err("without `rules` it would do nothing".into());
         }
         let rules = settings.rules.iter().map(compile).collect::<Result<_, _>>()?;
-        Ok(Hooks::new().request_head(Arc::new(Rewrite(rules))))
+        Ok(Hooks::new().request_head(Arc::new(Rewrite(rules))).moves())
     }
 }
 
@@ -117,9 +114,12 @@ impl OnRequestHead for Rewrite {
                 Part::Group(group) => after.push_str(captures.get(*group).map_or("", |found| found.as_str())),
             }
         }
-        // `/v../x` can become `/..` by what a rule cuts off.
+        // `/v../x` can become `/..` by what a rule cuts off, and `/go/x` a `//x` that names a host.
         if path::has_dot_segments(&after) {
             return;
+        }
+        while let Some(at) = after.find("//") {
+            after.remove(at);
         }
         after.push_str(query);
         let _ = request.set_raw_path(after.as_bytes());
@@ -157,7 +157,14 @@ mod tests {
     #[test]
     fn nothing_climbs_out_of_what_a_rule_keeps_apart() {
         let alias = plugin("rewrite: { rules: [{ from: ^/v(.*)$, to: /static/$1 }] }");
-        for (before, after) in [("/v1", "/static/1"), ("/v../secret", "/v../secret"), ("/v%2e%2e/x", "/v%2e%2e/x")] {
+        for (before, after) in [
+            ("/v1", "/static/1"),
+            ("/v../secret", "/v../secret"),
+            ("/v%2e%2e/x", "/v%2e%2e/x"),
+            ("/v..%2fsecret", "/v..%2fsecret"),
+            ("/va%2F..%5Csecret", "/va%2F..%5Csecret"),
+            ("/v/evil.test/x", "/static/evil.test/x"),
+        ] {
             assert_eq!(alias.visit(&format!("GET {before}")).head().raw_path(), after.as_bytes(), "{before}");
         }
     }
@@ -166,7 +173,7 @@ mod tests {
     fn mistakes_are_errors_that_help() {
         for (rule, told) in [
             ("{ from: \"(\", to: /a }", "no regular expression: unclosed group"),
-            ("{ from: \"^/a\", to: /b/$1 }", "uses $1, but `^/a` has 0 pairs"),
+            ("{ from: \"^/a\", to: /b/$1 }", "uses $1, but `^/a` catches 0"),
             ("{ from: \"^/a\", to: /b/$x }", "a digit from 1 to 9"),
             ("{ from: \"^/a\", to: b }", "is no path"),
             ("{ from: \"^/a\", to: \"/b?c\" }", "is no path"),

@@ -116,6 +116,9 @@ impl Plugin for SecurityHeaders {
         if settings.hsts.is_none() && settings.hsts_subdomains {
             return Err("`hsts_subdomains` does nothing without `hsts`, such as 180d".into());
         }
+        if settings.hsts.is_some_and(|span| span.0.as_secs() == 0) {
+            return Err("`hsts` is at least 1s; leave it out for none".into());
+        }
         let hsts = settings.hsts.map(|span| {
             let subdomains = if settings.hsts_subdomains { "; includeSubDomains" } else { "" };
             value("hsts", &format!("max-age={}{subdomains}", span.0.as_secs()))
@@ -123,7 +126,10 @@ impl Plugin for SecurityHeaders {
         let parse = |name: &String| {
             name.parse().ok().filter(|_| !frames(name)).ok_or_else(|| format!("`{name}` is no field to take off"))
         };
-        let remove = settings.remove.iter().map(parse).collect::<Result<_, String>>()?;
+        let remove: Vec<HeaderName> = settings.remove.iter().map(parse).collect::<Result<_, String>>()?;
+        if let Some((name, _)) = always.iter().find(|(name, _)| remove.contains(name)) {
+            return Err(format!("`{name}` stands in `remove` and would be set again; switch its setting off instead"));
+        }
         Ok(Hooks::new().response(Arc::new(SecurityHeaders { always, hsts: hsts.transpose()?, remove })))
     }
 }
@@ -175,6 +181,8 @@ mod tests {
             ("{ csp: \"a\\nb\" }", "`csp` cannot stand in a field"),
             ("{ remove: [Content-Length] }", "no field to take off"),
             ("{ frame: allow }", "unknown variant `allow`"),
+            ("{ hsts: 500ms }", "at least 1s"),
+            ("{ remove: [X-Frame-Options] }", "would be set again"),
         ] {
             let complaint = complaint(&format!("security_headers: {settings}"));
             assert!(complaint.message.contains(told), "{settings}: {complaint:?}");

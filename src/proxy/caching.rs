@@ -360,11 +360,22 @@ pub fn recode(
     session: &mut Session,
     coding: &'static str,
     filter: Box<dyn ContentFilter>,
+    head_only: bool,
 ) -> Result<Option<u64>, Box<dyn ContentFilter>> {
     match reader(session) {
-        Some(handler) => handler.recode(coding, filter),
+        Some(handler) => handler.recode(coding, filter, head_only),
         None => Err(filter),
     }
+}
+
+/// Whether a coding of the content that leaves would be kept for others.
+pub fn is_shared(session: &mut Session) -> bool {
+    reader(session).is_some_and(|handler| handler.shared())
+}
+
+/// The head that a 304 from the store stands for.
+pub fn unconditional(session: &mut Session) -> Option<ResponseHeader> {
+    reader(session)?.head().map(|head| head.response.clone())
 }
 
 /// Sends nothing of what is stored.

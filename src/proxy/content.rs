@@ -59,6 +59,25 @@ impl Source for FromClient<'_> {
 pub struct Filters {
     list: Vec<Box<dyn ContentFilter>>,
     finished: bool,
+    /// One of them gave up in this exchange.
+    pub failed: bool,
+}
+
+/// Content is filtered in parts of this size where it is whole, with room for others to run between two.
+const PART: usize = 64 << 10;
+
+/// Sends whole content through filters; `None` when one of them gives up.
+pub async fn through(filters: Vec<Box<dyn ContentFilter>>, mut content: Bytes) -> Option<Bytes> {
+    let mut all = Filters::default();
+    all.set(filters);
+    let mut out = BytesMut::new();
+    while !content.is_empty() {
+        let part = content.split_to(content.len().min(PART));
+        out.extend_from_slice(&catch(|| all.chunk(part)).ok()?.ok()?);
+        tokio::task::yield_now().await;
+    }
+    out.extend_from_slice(&catch(|| all.finish()).ok()?.ok()?);
+    Some(out.freeze())
 }
 
 impl Filters {
@@ -92,14 +111,15 @@ impl Filters {
         }
         Ok(rest)
     }
-}
 
-/// Content that a filter gives up, or panics over, is cut: it must not look whole.
-fn whole<T>(filtered: Result<Result<T, Broken>, Panicked>) -> pingora::Result<T> {
-    match filtered {
-        Ok(Ok(bytes)) => Ok(bytes),
-        Ok(Err(Broken)) => Error::e_explain(ErrorType::InternalError, "a content filter gave up"),
-        Err(Panicked) => Error::e_explain(ErrorType::InternalError, "a content filter panicked"),
+    /// Content that a filter gives up, or panics over, is cut: it must not look whole.
+    fn whole<T>(&mut self, filtered: Result<Result<T, Broken>, Panicked>) -> pingora::Result<T> {
+        self.failed |= !matches!(filtered, Ok(Ok(_)));
+        match filtered {
+            Ok(Ok(bytes)) => Ok(bytes),
+            Ok(Err(Broken)) => Error::e_explain(ErrorType::InternalError, "a content filter gave up"),
+            Err(Panicked) => Error::e_explain(ErrorType::InternalError, "a content filter panicked"),
+        }
     }
 }
 
@@ -122,7 +142,7 @@ impl HttpModule for Filters {
             }
             Ok(out)
         });
-        *body = Some(whole(filtered)?);
+        *body = Some(self.whole(filtered)?);
         Ok(())
     }
 
@@ -130,7 +150,8 @@ impl HttpModule for Filters {
         if self.list.is_empty() {
             return Ok(None);
         }
-        let rest = whole(catch(|| self.finish()))?;
+        let filtered = catch(|| self.finish());
+        let rest = self.whole(filtered)?;
         Ok(Some(rest).filter(|rest| !rest.is_empty()))
     }
 

@@ -13,7 +13,7 @@ use crate::cache::stored::Head;
 use crate::catch::{Panicked, catch};
 use crate::clock::Moment;
 use crate::connection::Connection;
-use crate::exchange::Exchange;
+use crate::exchange::{ContentFilter, Exchange};
 use crate::fields::cache_status::Forward;
 use crate::plugin::Chain;
 use crate::route::{Destination, Route, RouteCache};
@@ -33,6 +33,8 @@ pub struct Ctx {
     pub tried: Tried,
     /// What the cache learned.
     pub cache: CacheNotes,
+    /// Filters for the content of a response that we made.
+    pub filters: Vec<Box<dyn ContentFilter>>,
     /// The proxy is closing: connections are not kept.
     pub draining: bool,
 }

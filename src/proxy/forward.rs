@@ -68,6 +68,7 @@ pub fn recognise(exchange: &mut Exchange, fields: &HeaderMap, trusted: &[Network
 /// Takes out of a request what must not reach the origin unkeyed or unproven. Runs before the key is made.
 pub fn clean(request: &mut RequestHeader, exchange: &Exchange, cached: bool) {
     if !exchange.peer_trusted {
+        remove_lookalikes(request);
         for name in [&FOR, &PROTO, &FORWARDED_HOST, &REAL_IP] {
             request.remove_header(name);
         }
@@ -82,6 +83,19 @@ pub fn clean(request: &mut RequestHeader, exchange: &Exchange, cached: bool) {
         for name in ANOTHER_REQUEST {
             request.remove_header(*name);
         }
+    }
+}
+
+/// CGI, and what follows it, takes `X_Real_IP` for `X-Real-IP`.
+fn remove_lookalikes(request: &mut RequestHeader) {
+    let told = |name: &str| {
+        let name = name.replace('_', "-");
+        [&FOR, &PROTO, &FORWARDED_HOST, &REAL_IP].iter().any(|known| *known == name.as_str())
+            || ABOUT_THE_CLIENT.contains(&name.as_str())
+    };
+    let lookalikes = request.headers.keys().filter(|name| name.as_str().contains('_') && told(name.as_str()));
+    for name in lookalikes.cloned().collect::<Vec<_>>() {
+        request.remove_header(&name);
     }
 }
 
@@ -147,7 +161,7 @@ mod tests {
 
     #[test]
     fn a_stranger_is_not_believed() {
-        let lie = "GET /\nHost: a.test\nX-Forwarded-For: 203.0.113.9\nX-Real-IP: 203.0.113.9\nX-Forwarded-Host: b\nX-Forwarded-Proto: https\nForwarded: for=1\nX-Original-URL: /admin\nX-Forwarded-Port: 1\nCookie: a=b";
+        let lie = "GET /\nHost: a.test\nX-Forwarded-For: 203.0.113.9\nX-Real-IP: 203.0.113.9\nX-Forwarded-Host: b\nX-Forwarded-Proto: https\nForwarded: for=1\nX-Original-URL: /admin\nX-Forwarded-Port: 1\nX_Forwarded_For: 203.0.113.9\nCookie: a=b";
         let (exchange, head) = through("192.0.2.1", &["10.0.0.0/8"], lie);
         assert_eq!((exchange.client.to_string(), exchange.scheme), ("192.0.2.1".into(), "http"));
         for (name, expected) in [
@@ -159,7 +173,7 @@ mod tests {
         ] {
             assert_eq!(head.headers[name], expected, "{name}");
         }
-        for name in ["forwarded", "x-original-url", "x-forwarded-port", "cookie"] {
+        for name in ["forwarded", "x-original-url", "x-forwarded-port", "x_forwarded_for", "cookie"] {
             assert!(!head.headers.contains_key(name), "{name}");
         }
     }

@@ -11,6 +11,7 @@ use super::content::FromClient;
 use super::context::Ctx;
 use super::{Proxy, forward, guard, reply};
 use crate::catch::catch_async;
+use crate::fields::authority::without_port;
 use crate::handler::{Content, Handler, Reply};
 use crate::route::{Ambiguous, Destination};
 
@@ -102,7 +103,7 @@ fn refuse(proxy: &Proxy, session: &mut Session, refusal: &guard::Refusal) -> Rep
 /// Finds the route, if there is one; refuses what cannot be told apart.
 fn find_route(proxy: &Proxy, session: &Session, ctx: &mut Ctx) -> Result<(), Reply> {
     let request = session.req_header();
-    let host = bare_host(&ctx.exchange.host);
+    let host = without_port(&ctx.exchange.host);
     let snapshot = ctx.snapshot.clone();
     match snapshot.plan.router.find(host, ctx.exchange.path(), &request.method, &request.headers) {
         Ok(found) => {
@@ -115,26 +116,6 @@ fn find_route(proxy: &Proxy, session: &Session, ctx: &mut Ctx) -> Result<(), Rep
         Err(Ambiguous) => {
             proxy.metrics.refused.with_label_values(&["ambiguous-path"]).inc();
             Err(Reply::text(400, "the path means different things to different readers"))
-        }
-    }
-}
-
-/// The host without its port.
-fn bare_host(host: &str) -> &str {
-    match host.rfind(':') {
-        Some(colon) if !host[colon..].contains(']') => &host[..colon],
-        _ => host,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn hosts_lose_their_port_only() {
-        for (host, bare) in [("a.test", "a.test"), ("a.test:80", "a.test"), ("[::1]", "[::1]"), ("[::1]:80", "[::1]")] {
-            assert_eq!(bare_host(host), bare);
         }
     }
 }

@@ -139,6 +139,7 @@ impl ProxyHttp for Proxy {
             connection: None,
             tried: Tried::default(),
             cache: CacheNotes::default(),
+            filters: Vec::new(),
             draining: false,
         }
     }
@@ -260,7 +261,7 @@ impl ProxyHttp for Proxy {
         forward::tell(request, &ctx.exchange, drop_cookies);
         // A request that is sent again sends its content again.
         ctx.exchange.taken = 0;
-        ctx.exchange.shared = session.cache.enabled();
+        ctx.exchange.shared = session.cache.enabled() || session.cache.bypassing();
         if ctx.plugins(|chain, exchange| chain.upstream_request(request, exchange)).is_err() {
             return Self::error(500, "a plugin panicked");
         }
@@ -276,6 +277,10 @@ impl ProxyHttp for Proxy {
         end: bool,
         ctx: &mut Ctx,
     ) -> Result<()> {
+        // After a 101 the bytes belong to another protocol.
+        if session.as_downstream().was_upgraded() {
+            return Ok(());
+        }
         if let Some(chunk) = body {
             self.metrics.received_bytes.inc_by(chunk.len() as u64);
             ctx.exchange.taken += chunk.len() as u64;

@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
-use http::header::{CACHE_CONTROL, CONTENT_TYPE};
+use http::header::{CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE};
 use http::{HeaderValue, Method};
 use pingora::prelude::*;
 use pingora::proxy::Session;
 use pingora::{ErrorSource, ErrorType};
 
+use super::content::through;
 use super::context::Ctx;
 use super::seal::{Made, seal};
 use crate::clock::Clock;
@@ -23,11 +24,26 @@ const DISCARD: Duration = Duration::from_secs(5);
 /// Sends a whole response.
 pub async fn send(session: &mut Session, ctx: &mut Ctx, clock: &Clock, reply: Reply) -> Result<()> {
     let _ = tokio::time::timeout(DISCARD, discard_rest(session)).await;
-    let Reply { mut head, content } = reply;
-    let mut content = content;
-    if seal(session, &mut head, ctx, clock, Made::Here).is_err() {
-        Reply { head, content } = page(500, ctx);
-        ctx.exchange.status = 500;
+    let Reply { mut head, mut content } = reply;
+    let sealed = seal(session, &mut head, ctx, clock, Made::Here);
+    let filtered = match (sealed, std::mem::take(&mut ctx.filters)) {
+        (Err(_), _) => None,
+        (Ok(()), filters) if filters.is_empty() => Some(content),
+        (Ok(()), filters) => {
+            let filtered = through(filters, content).await;
+            if let Some(content) = &filtered {
+                let _ = head.insert_header(CONTENT_LENGTH, content.len());
+            }
+            filtered
+        }
+    };
+    match filtered {
+        Some(filtered) => content = filtered,
+        None => {
+            Reply { head, content } = page(500, ctx);
+            session.as_downstream_mut().set_keepalive(None);
+            ctx.exchange.status = 500;
+        }
     }
     let empty = content.is_empty() || ctx.exchange.method == Method::HEAD || matches!(head.status.as_u16(), 204 | 304);
     session.write_response_header(Box::new(head), empty).await?;

@@ -43,17 +43,26 @@ pub fn seal(
         tell(head, ctx, status);
         ctx.exchange.cache = Some(status);
     }
+    ctx.exchange.stored = made == Made::There && caching::is_shared(session);
+    ctx.exchange.unconditional = match head.status.as_u16() {
+        304 if made == Made::There => caching::unconditional(session),
+        _ => None,
+    };
     let request = session.req_header();
     // Of a refresh in the background nothing leaves.
-    let rewritten = match ctx.exchange.background {
+    let mut rewritten = match ctx.exchange.background {
         true => Ok(()),
         false => ctx.plugins(|chain, exchange| chain.response(request, head, exchange)),
     };
-    if rewritten.is_err() {
-        ctx.exchange.take_filters();
+    let pushed = ctx.exchange.take_filters();
+    // A filter that has given up in this exchange is not asked about the page that says so.
+    if rewritten.is_err() || (filtering_failed(session) && !pushed.is_empty()) {
+        rewritten = Err(Panicked);
         session.as_downstream_mut().set_keepalive(None);
+        filters(session, head, ctx, Vec::new(), made);
+    } else {
+        filters(session, head, ctx, pushed, made);
     }
-    filters(session, head, ctx);
     // An HTTP/1.0 client would take chunk sizes for content; the end of the connection tells it the end.
     let unframed = ctx.exchange.version == Version::HTTP_10 && head.remove_header(&TRANSFER_ENCODING).is_some();
     if unframed || ctx.draining {
@@ -97,35 +106,48 @@ fn tell(head: &mut ResponseHeader, ctx: &Ctx, status: CacheStatus) {
     }
 }
 
-/// Content that goes through a filter has another length, and nobody knows it yet.
-fn filters(session: &mut Session, head: &mut ResponseHeader, ctx: &mut Ctx) {
-    let mut list = ctx.exchange.take_filters();
-    if list.is_empty() {
-        return;
-    }
-    // One coding alone is a form of what is stored, and may be there already.
-    let mut length = None;
-    if let [Pushed { coding: Some(coding), .. }] = list.as_slice() {
-        let coding = *coding;
-        let Some(only) = list.pop() else { return };
-        match caching::recode(session, coding, only.filter) {
-            Ok(known) => length = known,
-            Err(filter) => list.push(Pushed { filter, coding: Some(coding) }),
-        }
-    }
+fn filtering_failed(session: &mut Session) -> bool {
+    session.downstream_modules_ctx.get_mut::<Filters>().is_some_and(|filters| filters.failed)
+}
+
+/// Puts filters to work, these and no earlier ones. What we made is sent through them before it leaves;
+/// all other content has another length then, and nobody knows it yet.
+fn filters(session: &mut Session, head: &mut ResponseHeader, ctx: &mut Ctx, mut list: Vec<Pushed>, made: Made) {
     let without = ctx.exchange.method == http::Method::HEAD || matches!(head.status.as_u16(), 204 | 304);
-    let framed = head.remove_header(&CONTENT_LENGTH).is_some();
-    match length {
-        Some(length) => _ = head.insert_header(CONTENT_LENGTH, length),
-        None if framed && !without => {
-            let _ = head.insert_header(TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
+    // After a 101 the bytes belong to another protocol.
+    if head.status == 101 {
+        list.clear();
+    }
+    let filtered = !list.is_empty();
+    let mut length = None;
+    // One coding alone is a form of what is stored, and may be there already.
+    if let (Made::There, [Pushed { coding: Some(coding), .. }]) = (made, list.as_slice()) {
+        let coding = *coding;
+        for Pushed { filter, .. } in std::mem::take(&mut list) {
+            match caching::recode(session, coding, filter, without) {
+                Ok(known) => length = known,
+                Err(filter) => list.push(Pushed { filter, coding: Some(coding) }),
+            }
         }
-        None => {}
+    }
+    if filtered {
+        let framed = head.remove_header(&CONTENT_LENGTH).is_some();
+        match length {
+            Some(length) => _ = head.insert_header(CONTENT_LENGTH, length),
+            None if framed && !without && made == Made::There => {
+                let _ = head.insert_header(TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
+            }
+            None => {}
+        }
     }
     if without {
-        return;
+        list.clear();
+    }
+    let mut list = list.into_iter().map(|pushed| pushed.filter).collect();
+    if made == Made::Here {
+        ctx.filters = std::mem::take(&mut list);
     }
     if let Some(module) = session.downstream_modules_ctx.get_mut::<Filters>() {
-        module.set(list.into_iter().map(|pushed| pushed.filter).collect());
+        module.set(list);
     }
 }

@@ -373,3 +373,28 @@ fn health_asks_the_admin_listener() {
     assert!(health(&["--config", none.path()]).2.contains("no `admin` listener"));
     assert_eq!(health(&["--admin", "nowhere"]).0, 2);
 }
+
+#[test]
+fn a_reload_leaves_what_plugins_count_as_it_is() {
+    let (port, admin) = (free_port(), free_port());
+    let yaml = |limit: &str, content: &str| {
+        format!(
+            "listen: [\"127.0.0.1:{port}\"]\nadmin: {{ listen: \"127.0.0.1:{admin}\" }}\nplugins: [{{ rate_limit: {{ requests: {limit}, per: 1h }} }}]\nroutes: [{{ to: {{ respond: {{ content: {content} }} }} }}]\n"
+        )
+    };
+    let file = TempFile::new("limits.yaml", &yaml("1", "one"));
+    let process = Process::start(&["run", "--config", file.path()]).ready(port).ready(admin);
+    let ask = || {
+        let mut client = Client::to(([127, 0, 0, 1], port).into());
+        client.request("GET", "/", "");
+        client.response("GET")
+    };
+    assert_eq!(ask().status, 200);
+    let reloads = || metric(([127, 0, 0, 1], admin).into(), "headwall_reloads_total{result=\"ok\"}");
+    for (number, (limit, content, status)) in [("1", "two", 429), ("2", "two", 200)].into_iter().enumerate() {
+        std::fs::write(&file.0, yaml(limit, content)).unwrap();
+        process.signal("HUP");
+        wait_until(|| reloads() == number as f64 + 1.0);
+        assert_eq!(ask().status, status, "the same settings keep their counts");
+    }
+}

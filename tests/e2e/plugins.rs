@@ -145,3 +145,65 @@ fn a_strangers_plugin_is_a_binary_in_thirty_lines() {
     assert_eq!(code, 1);
     assert!(told.contains(":3:26: unknown field `too`, expected `to`"), "{told}");
 }
+
+/// Gives up at the first chunk, for pages that ask for it.
+struct GivesUp;
+
+impl Plugin for GivesUp {
+    const NAME: &'static str = "gives_up";
+    type Settings = Option<bool>;
+
+    fn build(_: Option<bool>) -> Result<Hooks, String> {
+        Ok(Hooks::new().response(Arc::new(GivesUp)))
+    }
+}
+
+impl OnResponse for GivesUp {
+    fn on_response(&self, _: &RequestHeader, response: &mut ResponseHeader, exchange: &mut Exchange) {
+        let _ = response.insert_header("x-gives-up", "1");
+        exchange.push_filter(Box::new(GivesUp));
+    }
+}
+
+impl ContentFilter for GivesUp {
+    fn chunk(&mut self, _: Bytes) -> Result<Bytes, Broken> {
+        Err(Broken)
+    }
+}
+
+#[test]
+fn a_filter_that_gives_up_never_leaves_half_a_page_that_looks_whole() {
+    let origin = Origin::start();
+    let yaml = format!(
+        "upstreams: {{ app: {{ servers: [\"127.0.0.1:{}\"] }} }}\nplugins: [{{ gives_up: }}, {{ compress: {{ min_length: 0B }} }}]\nroutes:\n  - match: {{ path: /fixed }}\n    to: {{ respond: {{ content: fixed }} }}\n  - to: {{ proxy: app }}\n    cache: {{}}\n",
+        origin.port
+    );
+    let proxy = Headwall::with(&yaml, &[Entry::of::<GivesUp>()]);
+    for target in ["/page?say=hello", "/page?say=hello&h.Cache-Control=max-age=60", "/chunks", "/fixed"] {
+        for fields in ["", "Accept-Encoding: gzip\r\n"] {
+            let reply = proxy.ask("GET", target, fields);
+            let page = reply.status == 500 && reply.complete && reply.text().contains("Internal error");
+            assert!(page || !reply.complete, "{target}: {} {:?} {:?}", reply.status, reply.fields, reply.text());
+            assert!(!reply.text().contains("hello"), "{target}");
+        }
+    }
+    assert_eq!(proxy.get("/fixed").status, 500, "what we made is known before it leaves");
+}
+
+#[test]
+fn routes_share_what_is_stored_only_if_their_plugins_do_the_same_to_it() {
+    let origin = Origin::start();
+    let role = |role: &str| format!("{{ headers: {{ upstream_request: {{ set: {{ X-Role: {role} }} }} }} }}");
+    let proxy = Headwall::before(
+        &origin,
+        &format!(
+            "routes:\n  - match: {{ prefix: /old/ }}\n    to: {{ proxy: app }}\n    cache: {{}}\n    plugins: [{{ rewrite: {{ rules: [{{ from: \"^/old/(.*)\", to: /new/$1 }}] }} }}, {}]\n  - to: {{ proxy: app }}\n    cache: {{}}\n    plugins: [{}]\n",
+            role("admin"),
+            role("guest")
+        ),
+    );
+    let rest = "?echo=x-role&h.Cache-Control=max-age=60";
+    assert_eq!(proxy.get(&format!("/old/a{rest}")).whole(200).text(), "page v1 for admin");
+    assert_eq!(proxy.get(&format!("/new/a{rest}")).whole(200).text(), "page v1 for guest");
+    assert!(proxy.get(&format!("/new/a{rest}")).cache().contains("; hit"));
+}

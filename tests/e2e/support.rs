@@ -10,8 +10,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use headwall::clock::Clock;
-use headwall::config::{self, Parts};
-use headwall::handlers::Stores;
+use headwall::config::{self, Lasting, Parts};
 use headwall::server::Server;
 use serde_json::Value;
 
@@ -138,10 +137,10 @@ impl Headwall {
     }
 
     fn whole(text: &str, plugins: &[headwall::plugin::Entry]) -> Self {
-        let (stores, clock) = (Arc::new(Stores::default()), Clock::system());
-        let plan = config::parse("test.yaml", text, &Parts { plugins, stores: &stores, clock: &clock })
+        let (lasting, clock) = (Arc::new(Lasting::default()), Clock::system());
+        let plan = config::parse("test.yaml", text, &Parts { plugins, lasting: &lasting, clock: &clock })
             .unwrap_or_else(|error| panic!("{error}"));
-        let server = Server::new(plan, stores, clock.clone()).unwrap_or_else(|error| panic!("{error}"));
+        let server = Server::new(plan, lasting, clock.clone()).unwrap_or_else(|error| panic!("{error}"));
         let (address, admin) = (server.addresses()[0], server.admin_address().unwrap());
         let (stop, stopped) = tokio::sync::oneshot::channel();
         let thread = std::thread::spawn(move || {
