@@ -30,7 +30,8 @@ impl Drop for Turn {
 /// Brings content into a coding; takes memory only when the first chunk comes.
 pub struct Encoder {
     coding: &'static str,
-    length: Option<u64>,
+    flush: bool,
+    once: bool,
     work: Option<Work>,
     _turn: Option<Turn>,
 }
@@ -42,19 +43,19 @@ enum Work {
 }
 
 impl Work {
-    /// Windows are small where nobody knows how many such streams run for how long.
-    fn new(coding: &str, length: Option<u64>) -> Result<Work> {
-        let window = length.map_or(16, |length| length.max(2).ilog2() + 1).clamp(16, 18);
+    /// What is made once for many may take a few MiB meanwhile; what each client has of its own must not.
+    fn new(coding: &str, once: bool) -> std::io::Result<Work> {
         Ok(match coding {
             "br" => {
-                let params = BrotliEncoderParams { quality: 5, lgwin: window as i32, ..Default::default() };
+                // Never 5 with a window of 16: that takes tables of 32 MiB.
+                let (quality, lgwin) = if once { (5, 18) } else { (3, 16) };
+                let params = BrotliEncoderParams { quality, lgwin, ..Default::default() };
                 Work::Br(Box::new(brotli::CompressorWriter::with_params(Vec::new(), 4096, &params)))
             }
             "gzip" => Work::Gzip(GzEncoder::new(Vec::new(), flate2::Compression::new(6))),
             _ => {
-                // The tables of the higher levels are four times as large.
-                let mut encoder = zstd::Encoder::new(Vec::new(), if length.is_some() { 3 } else { 1 })?;
-                encoder.window_log(window)?;
+                let mut encoder = zstd::Encoder::new(Vec::new(), if once { 3 } else { 1 })?;
+                encoder.window_log(if once { 18 } else { 16 })?;
                 Work::Zstd(encoder)
             }
         })
@@ -87,22 +88,23 @@ impl Work {
 }
 
 impl Encoder {
-    /// An encoder for `br`, `gzip` or `zstd`. Without a length each chunk is flushed, so that streams flow.
-    pub fn new(coding: &'static str, length: Option<u64>, turn: Option<Turn>) -> Self {
-        Encoder { coding, length, work: None, _turn: turn }
+    /// An encoder for `br`, `gzip` or `zstd`. It flushes each chunk, so that streams flow, or takes its time;
+    /// and takes more memory for what is made once for many.
+    pub fn new(coding: &'static str, flush: bool, once: bool, turn: Option<Turn>) -> Self {
+        Encoder { coding, flush, once, work: None, _turn: turn }
     }
 
     fn work(&mut self) -> Result<&mut Work> {
         match &mut self.work {
             Some(work) => Ok(work),
-            none => Ok(none.insert(Work::new(self.coding, self.length)?)),
+            none => Ok(none.insert(Work::new(self.coding, self.once)?)),
         }
     }
 }
 
 impl ContentFilter for Encoder {
     fn chunk(&mut self, chunk: Bytes) -> std::result::Result<Bytes, Broken> {
-        let flush = self.length.is_none();
+        let flush = self.flush;
         let out = self.work().and_then(|work| work.write(&chunk, flush));
         out.map(Bytes::from).map_err(|_| Broken)
     }

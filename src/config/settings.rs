@@ -277,8 +277,8 @@ impl Default for Timeouts {
 /// cache: { memory: 512MiB, max_object: 32MiB }
 /// ```
 ///
-/// What is used least goes first when memory is needed. A process needs about `memory` + `fills` and what
-/// connections hold.
+/// What is used least goes first when memory is needed. A process needs about `memory` + `fills`, what the
+/// key/value stores and plugins may take, and what connections hold.
 #[derive(Debug, Clone, serde::Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Cache {

@@ -47,7 +47,8 @@ pub struct Settings {
     pub min_length: ByteSize,
     /// Media types; `text/*` and `*+json` stand for many.
     pub types: Vec<String>,
-    /// So many responses are compressed at once at most, at up to 400 KiB each; others leave as they are.
+    /// So many responses are compressed at once at most, at up to 1 MiB each with br and half of that with the others; more leave as they
+    /// are.
     pub max_streams: usize,
 }
 
@@ -84,7 +85,7 @@ impl Default for Settings {
             codings: vec![Coding::Br, Coding::Zstd, Coding::Gzip],
             min_length: ByteSize(1 << 10),
             types: TYPES.iter().map(|kind| (*kind).to_owned()).collect(),
-            max_streams: 1000,
+            max_streams: 500,
         }
     }
 }
@@ -188,7 +189,7 @@ impl OnResponse for Compress {
         for name in [ACCEPT_RANGES.as_str(), "content-digest", "content-md5", "digest", "repr-digest"] {
             response.remove_header(name);
         }
-        exchange.push_coding(coding, Box::new(Encoder::new(coding, length, turn)));
+        exchange.push_coding(coding, Box::new(Encoder::new(coding, length.is_none(), exchange.stored, turn)));
     }
 }
 

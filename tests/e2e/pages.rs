@@ -85,7 +85,8 @@ impl Schema {
                 Value::Object(_) => "see below".into(),
                 value => format!("`{value}`"),
             };
-            let own = setting["description"].as_str().unwrap_or("").lines().next().unwrap_or("");
+            let own =
+                setting["description"].as_str().unwrap_or("").split("\n\n").next().unwrap_or("").replace('\n', " ");
             let (_, behind) = self.behind(setting);
             let words = behind["oneOf"].as_array().into_iter().flatten();
             let words: Vec<_> = words
