@@ -23,6 +23,7 @@ pub mod handlers;
 pub mod listener;
 pub mod memory;
 pub mod metrics;
+pub mod passwords;
 pub mod plugin;
 pub mod plugins;
 pub mod proxy;

@@ -9,6 +9,7 @@ const FLOORS: &[&[&str]] = &[
     &["units", "secret", "catch", "filter", "clock", "metrics"],
     &["fields"],
     &["memory", "coding"],
+    &["passwords"],
     &["cache"],
     &["upstream"],
     &["connection"],

@@ -19,29 +19,23 @@
 //! who it is and is refused on a cached route. `forward: true` leaves `Authorization` on; such a
 //! request is answered from the store only where RFC 9111 §3.5 allows it.
 
-use std::collections::{BTreeMap, HashMap};
-use std::net::IpAddr;
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
 
-use argon2::{Argon2, PasswordHash, PasswordVerifier};
 use async_trait::async_trait;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use blake2::{Blake2s256, Digest};
 use http::header::{AUTHORIZATION, RETRY_AFTER, WWW_AUTHENTICATE};
 use http::{HeaderName, HeaderValue};
-use parking_lot::Mutex;
 use pingora::http::RequestHeader;
 use schemars::JsonSchema;
 use serde::Deserialize;
-use tokio::sync::Semaphore;
 
 use crate::exchange::Exchange;
 use crate::fields::connection::frames;
 use crate::handler::Reply;
-use crate::memory::Memory;
+use crate::passwords::{Busy, Passwords, is_hash};
 use crate::plugin::{Hooks, OnRequest, OnRequestHead, OnUpstreamRequest, Plugin};
 use crate::secret::{self, Secret};
 
@@ -75,50 +69,14 @@ impl Default for Settings {
 
 /// The plugin.
 pub struct BasicAuth {
-    users: Arc<BTreeMap<String, Secret>>,
-    decoy: Option<Secret>,
+    passwords: Passwords,
     challenge: HeaderValue,
     user_field: Option<HeaderName>,
     forward: bool,
-    salt: [u8; 32],
-    verdicts: Memory<Box<[u8]>, bool>,
-    turns: Semaphore,
-    clients: Mutex<HashMap<IpAddr, Arc<Semaphore>>>,
 }
 
 /// Who it is.
 struct User(String);
-
-const REMEMBERED_FOR: Duration = Duration::from_secs(300);
-const PATIENCE: Duration = Duration::from_secs(5);
-/// Passwords of one client that are verified, or wait for it, at once.
-const EACH: usize = 2;
-/// Bytes for what is remembered.
-const REMEMBERED: u64 = 1 << 20;
-
-fn is_hash(hash: &str) -> bool {
-    let argon = hash.starts_with("$argon2") && PasswordHash::new(hash).is_ok();
-    argon || (hash.starts_with("$2") && hash.parse::<bcrypt::HashParts>().is_ok())
-}
-
-/// How much work a hash is, roughly: the unknown name is compared with the one that is most.
-fn cost(hash: &str) -> u64 {
-    if let Ok(parsed) = PasswordHash::new(hash) {
-        let number = |name| parsed.params.get_decimal(name).map_or(1, u64::from);
-        return number("m") * number("t");
-    }
-    hash.parse::<bcrypt::HashParts>().map_or(0, |parts| 1 << parts.get_cost().min(40))
-}
-
-fn fits(hash: &str, password: &[u8]) -> bool {
-    if hash.starts_with("$argon2") {
-        let parsed = PasswordHash::new(hash);
-        return parsed.is_ok_and(|parsed| Argon2::default().verify_password(password, &parsed).is_ok());
-    }
-    // bcrypt looks at 72 bytes; what is longer would fit by its beginning.
-    let fits = bcrypt::verify(&password[..password.len().min(72)], hash).unwrap_or(false);
-    fits && password.len() <= 72
-}
 
 impl Plugin for BasicAuth {
     const NAME: &'static str = "basic_auth";
@@ -153,19 +111,11 @@ impl Plugin for BasicAuth {
         let user_field = settings.user_field.map(|name| {
             name.parse().ok().filter(|_| !frames(&name)).ok_or_else(|| format!("`{name}` is no field name for this"))
         });
-        let mut salt = [0; 32];
-        getrandom::fill(&mut salt).map_err(|error| format!("there is no randomness: {error}"))?;
-        let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let this = Arc::new(BasicAuth {
-            decoy: users.values().max_by_key(|hash| cost(hash.reveal())).cloned(),
-            users: Arc::new(users),
+            passwords: Passwords::new(users)?,
             challenge: challenge.ok_or("`realm` has a character that cannot stand in a field")?,
             user_field: user_field.transpose()?,
             forward: settings.forward,
-            salt,
-            verdicts: Memory::new(REMEMBERED),
-            turns: Semaphore::new((cores / 2).max(1)),
-            clients: Mutex::default(),
         });
         let mut hooks = Hooks::new().request(this.clone()).request_head(this.clone());
         // A file may say something else after a reload.
@@ -176,61 +126,6 @@ impl Plugin for BasicAuth {
             hooks = hooks.upstream_request(this).unshareable("`user_field` tells the origin who asks");
         }
         Ok(hooks)
-    }
-}
-
-impl BasicAuth {
-    /// Whether this is the password of this user.
-    async fn verify(&self, name: &str, password: &[u8], exchange: &Exchange) -> Result<bool, Reply> {
-        let mut digest = Blake2s256::new();
-        digest.update(self.salt);
-        digest.update((name.len() as u64).to_be_bytes());
-        digest.update(name);
-        digest.update(password);
-        let key: Box<[u8]> = digest.finalize().as_slice().into();
-        let now = exchange.received;
-        if let Some(verdict) = self.verdicts.get(&key, now) {
-            return Ok(verdict);
-        }
-        let busy = || Reply::text(503, "too many passwords at once").with(RETRY_AFTER, HeaderValue::from_static("5"));
-        // One client waits behind itself first, so that a flood from one place keeps nobody else waiting.
-        let own = self.client(exchange.client);
-        let turns = async { (own.acquire().await, self.turns.acquire().await) };
-        let turns = tokio::time::timeout(PATIENCE, turns).await;
-        self.leave(exchange.client, &own);
-        let Ok((Ok(_own), Ok(_turn))) = turns else { return Err(busy()) };
-        // Others with the same credentials came first, most likely.
-        if let Some(verdict) = self.verdicts.get(&key, now) {
-            return Ok(verdict);
-        }
-        let (users, name, password) = (self.users.clone(), name.to_owned(), password.to_vec());
-        let decoy = self.decoy.clone();
-        let verified = tokio::task::spawn_blocking(move || match users.get(&name) {
-            Some(hash) => fits(hash.reveal(), &password),
-            None => {
-                // The same work, so that time does not tell which names there are.
-                decoy.map(|hash| fits(hash.reveal(), &password));
-                false
-            }
-        });
-        let verdict = verified.await.unwrap_or(false);
-        self.verdicts.put(key, verdict, 32, Some(now.after(REMEMBERED_FOR)), now);
-        Ok(verdict)
-    }
-}
-
-impl BasicAuth {
-    /// Where a client waits behind itself.
-    fn client(&self, address: IpAddr) -> Arc<Semaphore> {
-        self.clients.lock().entry(address).or_insert_with(|| Arc::new(Semaphore::new(EACH))).clone()
-    }
-
-    /// The last one that waits there closes the door.
-    fn leave(&self, address: IpAddr, own: &Arc<Semaphore>) {
-        let mut clients = self.clients.lock();
-        if Arc::strong_count(own) <= 2 {
-            clients.remove(&address);
-        }
     }
 }
 
@@ -247,13 +142,16 @@ fn credentials(request: &RequestHeader) -> Option<(String, Vec<u8>)> {
 impl OnRequest for BasicAuth {
     async fn on_request(&self, request: &RequestHeader, exchange: &mut Exchange) -> Option<Reply> {
         if let Some((name, password)) = credentials(request) {
-            match self.verify(&name, &password, exchange).await {
+            match self.passwords.verify(&name, &password, exchange.client, exchange.received).await {
                 Ok(true) => {
                     exchange.set_note(User(name));
                     return None;
                 }
                 Ok(false) => {}
-                Err(busy) => return Some(busy),
+                Err(Busy) => {
+                    let busy = Reply::text(503, "too many passwords at once");
+                    return Some(busy.with(RETRY_AFTER, HeaderValue::from_static("5")));
+                }
             }
         }
         Some(Reply::text(401, "a name and a password are needed here").with(WWW_AUTHENTICATE, self.challenge.clone()))
@@ -318,8 +216,8 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn argon2_and_the_name_for_the_app() {
-        let hash = argon2_hash("lovelace");
+    async fn the_app_may_be_told_the_name() {
+        let hash = bcrypt::hash("lovelace", 4).unwrap();
         let auth =
             plugin(&format!("basic_auth: {{ users: {{ ada: \"{hash}\" }}, user_field: X-User, forward: true }}"));
         let mut visit = auth.visit(&format!("{}\nX-User: root\nX_User: root", basic("ada:lovelace")));
@@ -332,28 +230,18 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_file_of_users_and_a_long_password() {
-        let hash = bcrypt::hash("x".repeat(72), 4).unwrap();
+    async fn users_may_stand_in_a_file() {
+        let hash = bcrypt::hash("lovelace", 4).unwrap();
         let file = std::env::temp_dir().join(format!("headwall-users-{}", std::process::id()));
         std::fs::write(&file, format!("# people\nj\u{f6}rg:{hash}\n")).unwrap();
         let auth = plugin(&format!("basic_auth: {{ users_file: {}, user_field: X-User }}", file.display()));
-        for (length, comes_in) in [(72, true), (73, false), (71, false)] {
-            let mut visit = auth.visit(&basic(&format!("j\u{f6}rg:{}", "x".repeat(length))));
-            assert_eq!(visit.answer().await.is_none(), comes_in, "{length}");
-            let told = visit.upstream().headers.get("x-user").map(|name| name.as_bytes().to_vec());
-            assert_eq!(told, comes_in.then(|| "j\u{f6}rg".as_bytes().to_vec()));
-        }
+        let mut visit = auth.visit(&basic("j\u{f6}rg:lovelace"));
+        assert!(visit.answer().await.is_none());
+        assert_eq!(visit.upstream().headers["x-user"].as_bytes(), "j\u{f6}rg".as_bytes());
         std::fs::write(&file, format!("{hash}:ada\n")).unwrap();
         let swapped = complaint(&format!("basic_auth: {{ users_file: {} }}", file.display()));
         assert!(swapped.message.contains(":1: this is not `name:hash`") && !swapped.message.contains("$2"));
         std::fs::remove_file(&file).unwrap();
-    }
-
-    fn argon2_hash(password: &str) -> String {
-        use argon2::password_hash::{PasswordHasher, SaltString};
-        let salt = SaltString::encode_b64(b"some salt").unwrap();
-        let cheap = Argon2::new(Default::default(), Default::default(), argon2::Params::new(16, 1, 1, None).unwrap());
-        cheap.hash_password(password.as_bytes(), &salt).unwrap().to_string()
     }
 
     #[test]
