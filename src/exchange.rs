@@ -26,6 +26,9 @@ pub struct Pushed {
     pub coding: Option<&'static str>,
 }
 
+/// Says of the head of a stored response whether its date is good for nothing.
+pub type Doubt = dyn Fn(&ResponseHeader) -> bool + Send + Sync;
+
 /// The exchange.
 pub struct Exchange {
     /// When the request's head was here.
@@ -71,6 +74,7 @@ pub struct Exchange {
     /// For a 304 from the store: the head of the stored response that it stands for.
     pub unconditional: Option<ResponseHeader>,
     id: Option<String>,
+    dates: Option<Arc<Doubt>>,
     filters: Vec<Pushed>,
     notes: Vec<(TypeId, Box<dyn Any + Send + Sync>)>,
 }
@@ -100,6 +104,7 @@ impl Exchange {
             stored: false,
             unconditional: None,
             id: None,
+            dates: None,
             filters: Vec::new(),
             notes: Vec::new(),
         }
@@ -135,6 +140,22 @@ impl Exchange {
     /// the filter may never be asked.
     pub fn push_coding(&mut self, coding: &'static str, filter: Box<dyn ContentFilter>) {
         self.filters.push(Pushed { filter, coding: Some(coding) });
+    }
+
+    /// Whether a filter was pushed already.
+    pub fn is_filtered(&self) -> bool {
+        !self.filters.is_empty()
+    }
+
+    /// Has no part sent by the date of a stored response (`If-Range`) where this says so of its head: a date
+    /// does not tell its codings apart (RFC 9110 §13.1.5).
+    pub fn doubt_dates(&mut self, doubt: Arc<Doubt>) {
+        self.dates = Some(doubt);
+    }
+
+    /// Whether no part of this may be sent by date.
+    pub fn doubts_dates(&self, response: &ResponseHeader) -> bool {
+        self.dates.as_ref().is_some_and(|doubt| doubt(response))
     }
 
     /// Whether the peer speaks for somebody else without being trusted to. A proxy on the same host

@@ -62,33 +62,41 @@ pub struct Passwords {
     salt: [u8; 32],
     verdicts: Memory<Box<[u8]>, bool>,
     turns: Semaphore,
-    clients: Mutex<HashMap<IpAddr, Arc<Semaphore>>>,
+    clients: Mutex<Lines>,
 }
+
+/// The lines by client, with the number of those who stand in them.
+type Lines = HashMap<IpAddr, (usize, Arc<Semaphore>)>;
 
 /// A client's own line; whoever leaves it last takes it away.
 struct Line<'a> {
-    clients: &'a Mutex<HashMap<IpAddr, Arc<Semaphore>>>,
+    clients: &'a Mutex<Lines>,
     client: IpAddr,
     own: Arc<Semaphore>,
 }
 
 impl<'a> Line<'a> {
-    fn of(clients: &'a Mutex<HashMap<IpAddr, Arc<Semaphore>>>, client: IpAddr) -> Self {
+    fn of(clients: &'a Mutex<Lines>, client: IpAddr) -> Self {
         // A network of that size is one customer's.
         let client = match client {
             IpAddr::V6(address) => IpAddr::from((u128::from(address) >> 64 << 64).to_be_bytes()),
             address => address,
         };
-        let own = clients.lock().entry(client).or_insert_with(|| Arc::new(Semaphore::new(EACH))).clone();
-        Line { clients, client, own }
+        let mut all = clients.lock();
+        let (standing, own) = all.entry(client).or_insert_with(|| (0, Arc::new(Semaphore::new(EACH))));
+        *standing += 1;
+        Line { clients, client, own: own.clone() }
     }
 }
 
 impl Drop for Line<'_> {
     fn drop(&mut self) {
         let mut clients = self.clients.lock();
-        // The table's and ours.
-        if Arc::strong_count(&self.own) <= 2 {
+        let left = clients.get_mut(&self.client).map_or(0, |(standing, _)| {
+            *standing -= 1;
+            *standing
+        });
+        if left == 0 {
             clients.remove(&self.client);
         }
     }

@@ -62,11 +62,14 @@ pub fn holds_secrets(key: &str) -> bool {
     named && !key.ends_with("_file") && !key.ends_with("_field")
 }
 
-/// Whether a text looks like the hash of a password.
+/// Whether a text looks like the hash of a password, or has one behind a colon or a quote.
 pub fn looks_like_a_hash(text: &str) -> bool {
-    ["$2a$", "$2b$", "$2x$", "$2y$", "$argon2", "$apr1$", "$5$", "$6$", "$y$", "{SHA"]
-        .iter()
-        .any(|start| text.contains(start))
+    const STARTS: &[&str] = &["$2a$", "$2b$", "$2x$", "$2y$", "$argon2", "$apr1$", "$5$", "$6$", "$y$", "{SHA"];
+    let found = |start: &&str| {
+        text.match_indices(*start)
+            .any(|(at, _)| at == 0 || matches!(text.as_bytes()[at - 1], b':' | b'"' | b'\'' | b' '))
+    };
+    STARTS.iter().any(|start| found(start))
 }
 
 impl fmt::Debug for Secret {

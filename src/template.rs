@@ -115,9 +115,9 @@ impl Template {
         self.names().any(|name| matches!(name, Name::ClientIp | Name::RequestId))
     }
 
-    /// Whether it names the target that the client wrote: its host, path or query.
+    /// Whether it names the host or the path as the client wrote them.
     pub fn names_the_target(&self) -> bool {
-        self.names().any(|name| matches!(name, Name::Host | Name::Path | Name::Query))
+        self.names().any(|name| matches!(name, Name::Host | Name::Path))
     }
 
     /// The text with everything filled in.

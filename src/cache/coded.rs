@@ -14,12 +14,18 @@ use super::stored::Content;
 use crate::catch::catch;
 use crate::filter::ContentFilter;
 
-/// A copy in one coding.
-#[derive(Debug, Clone)]
-pub enum Copy {
-    /// Being made.
+#[derive(Debug)]
+enum Copy {
     Making(Arc<Fill>),
-    /// There.
+    There(Arc<Content>),
+}
+
+/// Where to read a copy.
+#[derive(Debug)]
+pub enum Found {
+    /// It is being made.
+    Making(Reader),
+    /// It is there.
     There(Arc<Content>),
 }
 
@@ -29,14 +35,29 @@ pub struct Coded(Mutex<Vec<(&'static str, Copy)>>);
 
 impl Coded {
     /// The copy in this coding; where there is none, the one that `begin` begins.
-    pub fn copy(&self, coding: &'static str, begin: impl FnOnce() -> Option<Arc<Fill>>) -> Option<Copy> {
+    pub fn copy(&self, coding: &'static str, begin: impl FnOnce() -> Option<Arc<Fill>>) -> Option<Found> {
         let mut copies = self.0.lock();
-        if let Some((_, copy)) = copies.iter().find(|(name, _)| *name == coding) {
-            return Some(copy.clone());
+        match copies.iter().find(|(name, _)| *name == coding) {
+            Some((_, Copy::Making(fill))) => Some(Found::Making(Reader::joiner(fill.clone()))),
+            Some((_, Copy::There(content))) => Some(Found::There(content.clone())),
+            None => {
+                let fill = begin()?;
+                // Who begins it reads it before anybody can find it unread.
+                let reader = Reader::joiner(fill.clone());
+                copies.push((coding, Copy::Making(fill)));
+                Some(Found::Making(reader))
+            }
         }
-        let copy = Copy::Making(begin()?);
-        copies.push((coding, copy.clone()));
-        Some(copy)
+    }
+
+    /// Whether there is any copy, made or in the making.
+    pub fn any(&self) -> bool {
+        !self.0.lock().is_empty()
+    }
+
+    /// Lets all copies go that nobody makes just now.
+    pub fn clear(&self) {
+        self.0.lock().retain(|(_, copy)| matches!(copy, Copy::Making(_)));
     }
 
     /// What came of making one; nothing, where it failed, and then somebody may try again.
@@ -46,6 +67,16 @@ impl Coded {
         if let Some(content) = made {
             copies.push((coding, Copy::There(Arc::new(content))));
         }
+    }
+
+    /// Takes one in the making out, if nobody reads it; nobody can join it any more then.
+    fn leave_unread(&self, coding: &'static str, fill: &Fill) -> bool {
+        let mut copies = self.0.lock();
+        let unread = !fill.has_joiners();
+        if unread {
+            copies.retain(|(name, _)| *name != coding);
+        }
+        unread
     }
 
     /// What all copies weigh.
@@ -82,19 +113,30 @@ pub struct Maker {
     pub fill: Arc<Fill>,
     /// Where it belongs.
     pub coded: Arc<Coded>,
+    /// Whether it is kept: not what was flushed after each chunk, which is longer than it need be.
+    pub keep: bool,
+    /// It is over, one way or the other.
+    pub over: bool,
+}
+
+/// A maker that is gone before its copy is made breaks its readers, and lets somebody else try.
+impl Drop for Maker {
+    fn drop(&mut self) {
+        if !self.over {
+            self.fill.fail();
+            self.coded.made(self.coding, None);
+        }
+    }
 }
 
 impl Maker {
     /// Makes it, to its end. Says whether it is kept.
     pub async fn make(mut self) -> bool {
-        let encoded = self.encode().await;
-        let made = match encoded {
-            Some(()) => self.fill.complete(),
-            None => {
-                self.fill.fail();
-                None
-            }
-        };
+        if self.encode().await.is_none() {
+            return false;
+        }
+        self.over = true;
+        let made = self.fill.complete().filter(|_| self.keep);
         let kept = made.is_some();
         self.coded.made(self.coding, made);
         kept
@@ -107,7 +149,7 @@ impl Maker {
             let piece = match &mut self.source {
                 Source::Whole(content) => content.pieces.get(number).cloned(),
                 // What may never end is made for those who read it.
-                Source::Arriving(_) if !self.fill.has_joiners() => return None,
+                Source::Arriving(_) if self.coded.leave_unread(self.coding, &self.fill) => return None,
                 Source::Arriving(reader) => reader.next().await.ok()?,
             };
             number += 1;
@@ -156,17 +198,24 @@ mod tests {
     }
 
     fn maker(content: &Arc<Content>, fill: &Arc<Fill>) -> Maker {
-        let source = Source::Whole(content.clone());
-        Maker { source, filter: Box::new(Doubling), coding: "double", fill: fill.clone(), coded: content.coded.clone() }
+        Maker {
+            source: Source::Whole(content.clone()),
+            filter: Box::new(Doubling),
+            coding: "double",
+            fill: fill.clone(),
+            coded: content.coded.clone(),
+            keep: true,
+            over: false,
+        }
     }
 
     #[tokio::test]
     async fn a_copy_is_made_once_and_counts() {
         let content = Arc::new(Content::new([Bytes::from_static(b"ab"), Bytes::from(vec![b'x'; PART * 2])]));
-        let Some(Copy::Making(fill)) = content.coded.copy("double", || Some(begin())) else { panic!() };
+        let fill = begin();
+        let Some(Found::Making(mut reader)) = content.coded.copy("double", || Some(fill.clone())) else { panic!() };
         let again = content.coded.copy("double", || panic!("somebody makes it"));
-        assert!(matches!(again, Some(Copy::Making(same)) if Arc::ptr_eq(&same, &fill)));
-        let mut reader = Reader::joiner(fill.clone());
+        assert!(matches!(again, Some(Found::Making(reader)) if Arc::ptr_eq(&reader.fill, &fill)));
         assert_eq!(content.coded.weight(), 0);
         assert!(maker(&content, &fill).make().await);
         let mut read = 0;
@@ -174,20 +223,42 @@ mod tests {
             read += piece.len() as u64;
         }
         let length = 2 * (2 + 2 * PART as u64) + 1;
-        let Some(Copy::There(copy)) = content.coded.copy("double", || None) else { panic!() };
+        let Some(Found::There(copy)) = content.coded.copy("double", || None) else { panic!() };
         assert_eq!((read, copy.length), (length, length));
         assert!(content.coded.weight() >= length);
         assert!(content.coded.copy("other", || None).is_none());
+        content.coded.clear();
+        assert_eq!(content.coded.weight(), 0);
     }
 
     #[tokio::test]
     async fn one_that_fails_breaks_its_readers_and_may_be_tried_again() {
         let content = Arc::new(Content::new([Bytes::from_static(b"!")]));
-        let fill = begin();
-        content.coded.copy("double", || Some(fill.clone()));
-        let mut reader = Reader::joiner(fill.clone());
-        assert!(!maker(&content, &fill).make().await);
-        assert!(reader.next().await.is_err());
-        assert!(content.coded.copy("double", || None).is_none());
+        for dropped in [false, true] {
+            let fill = begin();
+            let Some(Found::Making(mut reader)) = content.coded.copy("double", || Some(fill.clone())) else { panic!() };
+            let maker = maker(&content, &fill);
+            if dropped {
+                drop(maker)
+            } else {
+                assert!(!maker.make().await)
+            }
+            assert!(reader.next().await.is_err());
+            assert!(!content.coded.any());
+        }
+    }
+
+    #[tokio::test]
+    async fn what_arrives_is_encoded_for_those_who_read_it() {
+        let plain = begin();
+        plain.write(Bytes::from_static(b"ab"));
+        let (coded, fill) = (plain.coded.clone(), begin());
+        let found = coded.copy("double", || Some(fill.clone()));
+        let source = Source::Arriving(Reader::joiner(plain.clone()));
+        let (coding, filter, keep, over) = ("double", Box::new(Doubling), false, false);
+        let maker = Maker { source, filter, coding, fill, coded: coded.clone(), keep, over };
+        drop(found);
+        assert!(!maker.make().await, "nobody is there any more");
+        assert!(!coded.any() && !plain.has_joiners());
     }
 }

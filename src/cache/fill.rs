@@ -215,6 +215,11 @@ impl Fill {
         self.joiners.clone()
     }
 
+    /// The announced length.
+    pub fn length(&self) -> Option<u64> {
+        self.terms.length
+    }
+
     /// Beyond so many bytes it is not stored.
     pub fn limit(&self) -> u64 {
         self.terms.limit

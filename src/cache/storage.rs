@@ -149,6 +149,24 @@ enum Source {
     Nothing,
 }
 
+/// What a copy in a coding would be made of.
+struct Copying {
+    place: Place,
+    head: Arc<Head>,
+    coded: Arc<Coded>,
+    of: Of,
+    /// The longest it may become.
+    limit: u64,
+    /// What is set aside for it from the beginning.
+    room: u64,
+    patience: std::time::Duration,
+}
+
+enum Of {
+    Whole(Arc<Content>),
+    Arriving(Arc<Fill>),
+}
+
 /// Where a response stands.
 #[derive(Debug, Clone, Copy)]
 struct Place {
@@ -174,13 +192,46 @@ impl Handler {
         }
     }
 
-    /// Whether a coding of the content would be kept for others: it comes whole from the store, or
-    /// arrives on behalf of another request.
+    /// Whether a coding of the content would be shared with others: it comes whole from the store or
+    /// arrives on behalf of another request, and there is room for it.
     pub fn shared(&self) -> bool {
+        self.copying().is_some_and(|copying| copying.coded.any() || copying.place.cache.ledger.fits(copying.room))
+    }
+
+    /// What a copy would be made of, and how it is bounded; `None` where it would not be shared.
+    fn copying(&self) -> Option<Copying> {
+        // A coding may add a little to what it cannot shrink.
+        let most = |length: u64| length + length / 8 + (64 << 10);
         match &self.0 {
-            Source::Whole(..) => true,
-            Source::Filling(reader, _) => reader.joined(),
-            Source::Nothing => false,
+            Source::Whole(hit, place) => {
+                let content = &hit.stored.content;
+                let limit = most(content.length);
+                place.cache.map.fits(0, hit.stored.weight() + limit).then(|| Copying {
+                    place: *place,
+                    head: hit.stored.head.clone(),
+                    coded: content.coded.clone(),
+                    of: Of::Whole(content.clone()),
+                    limit,
+                    room: limit,
+                    patience: COPY_PATIENCE,
+                })
+            }
+            Source::Filling(reader, place) if reader.joined() => {
+                let fill = &reader.fill;
+                let limit = fill.length().map_or(fill.limit() + (64 << 10), most);
+                // Without a length, room is taken as it is needed.
+                let room = fill.length().map_or(0, most);
+                place.cache.map.fits(0, room).then(|| Copying {
+                    place: *place,
+                    head: fill.head.clone(),
+                    coded: fill.coded.clone(),
+                    of: Of::Arriving(fill.clone()),
+                    limit,
+                    room,
+                    patience: fill.patience(),
+                })
+            }
+            _ => None,
         }
     }
 
@@ -193,52 +244,36 @@ impl Handler {
         filter: Box<dyn ContentFilter>,
         head_only: bool,
     ) -> Result<Option<u64>, Box<dyn ContentFilter>> {
-        let (place, head, source, limit, patience) = match &self.0 {
-            Source::Whole(hit, place) => {
-                let content = hit.stored.content.clone();
-                // A coding may add a little to what it cannot shrink.
-                let limit = content.length + content.length / 8 + (64 << 10);
-                if !place.cache.map.fits(0, hit.stored.weight() + limit) {
-                    return Err(filter);
-                }
-                (*place, &hit.stored.head, coded::Source::Whole(content), limit, COPY_PATIENCE)
-            }
-            Source::Filling(reader, place) if reader.joined() => {
-                let source = coded::Source::Arriving(Reader::joiner(reader.fill.clone()));
-                let limit = reader.fill.limit() + (64 << 10);
-                (*place, &reader.fill.head, source, limit, reader.fill.patience())
-            }
-            _ => return Err(filter),
-        };
-        let coded = match &source {
-            coded::Source::Whole(content) => content.coded.clone(),
-            coded::Source::Arriving(reader) => reader.fill.coded.clone(),
+        let Some(Copying { place, head, coded, of, limit, room, patience }) = self.copying() else {
+            return Err(filter);
         };
         let mut begun = None;
-        let copy = coded.copy(coding, || {
-            if head_only {
-                return None;
-            }
-            let room = place.cache.ledger.reserve(limit)?;
+        let found = coded.copy(coding, || {
+            let room = place.cache.ledger.reserve(room).filter(|_| !head_only)?;
             let terms = Terms { length: None, limit, patience };
             let fill = Fill::new(place.cache.next_fill(), head.clone(), terms, Some(room));
             begun = Some(fill.clone());
             Some(fill)
         });
-        let filling = match copy {
+        match found {
             None if head_only => return Ok(None),
             None => return Err(filter),
-            Some(coded::Copy::There(content)) => {
+            Some(coded::Found::There(content)) => {
                 let length = content.length;
-                let head = head.clone();
                 self.0 = Source::Whole(Hit::new(Stored { head, content }), place);
                 return Ok(Some(length));
             }
-            Some(coded::Copy::Making(filling)) => filling,
-        };
-        self.0 = Source::Filling(Reader::joiner(filling), place);
+            Some(coded::Found::Making(reader)) => self.0 = Source::Filling(reader, place),
+        }
         if let Some(fill) = begun {
-            let maker = Maker { source, filter, coding, fill, coded: coded.clone() };
+            let (source, keep) = match of {
+                Of::Whole(content) => (coded::Source::Whole(content), true),
+                // The filter flushes what has no length.
+                Of::Arriving(plain) => {
+                    (coded::Source::Arriving(Reader::joiner(plain.clone())), plain.length().is_some())
+                }
+            };
+            let maker = Maker { source, filter, coding, fill, coded: coded.clone(), keep, over: false };
             // Its first reader may leave; it goes on for the others.
             tokio::spawn(async move {
                 if maker.make().await {
@@ -371,7 +406,7 @@ impl Cache {
             created: fill.head.created,
         };
         let stored = Stored { head: Arc::new(head), content: Arc::new(content) };
-        let weight = stored.weight();
+        let weight = self.weigh(&stored);
         let expires = Some(stored.head.life.kept());
         self.map.update(hash, self.clock().now(), |there| match there {
             // Somebody else's fill, or a response newer than this one.
@@ -381,11 +416,19 @@ impl Cache {
         });
     }
 
+    /// What a response weighs; its copies go before it does.
+    fn weigh(&self, stored: &Stored) -> u64 {
+        if !self.map.fits(0, stored.weight()) {
+            stored.content.coded.clear();
+        }
+        stored.weight()
+    }
+
     /// A stored response has got a copy in another coding: it weighs more now.
     fn weigh_again(&self, hash: HashBinary, coded: &Arc<Coded>) {
         self.map.update(hash, self.clock().now(), |there| match there {
             Some(Slot::Whole(same)) if Arc::ptr_eq(&same.content.coded, coded) => {
-                let (weight, expires) = (same.weight(), Some(same.head.life.kept()));
+                let (weight, expires) = (self.weigh(same), Some(same.head.life.kept()));
                 (Change::Put { value: Slot::Whole(same.clone()), weight, expires }, ())
             }
             _ => (Change::Keep, ()),
@@ -399,7 +442,7 @@ impl Cache {
                 match before.clone().filter(|_| !fill.doomed()) {
                     None => (Change::Remove, ()),
                     Some(stored) => {
-                        let (weight, expires) = (stored.weight(), Some(stored.head.life.kept()));
+                        let (weight, expires) = (self.weigh(&stored), Some(stored.head.life.kept()));
                         (Change::Put { value: Slot::Whole(stored), weight, expires }, ())
                     }
                 }
@@ -507,7 +550,7 @@ impl Storage for Cache {
                 created: stored.head.created,
             };
             let stored = Stored { head: Arc::new(head), content: stored.content.clone() };
-            let (weight, expires) = (stored.weight(), Some(stored.head.life.kept()));
+            let (weight, expires) = (self.weigh(&stored), Some(stored.head.life.kept()));
             (Change::Put { value: Slot::Whole(stored), weight, expires }, true)
         });
         Ok(updated)

@@ -3,7 +3,7 @@
 //! Nothing here stops at the first mistake: all are told at once, in the order of the
 //! file. A setting that would do nothing is a mistake.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -55,6 +55,7 @@ impl<'a> Compiler<'a> {
         let site = self.plugins("plugins", "", &settings.plugins, proxies);
         let routes = self.routes(&settings, &upstreams, &site);
         self.complaints.finish()?;
+        let selectors = selectors(&routes);
         let router = Router::new(routes).map_err(|error| error::general(file, error.to_string()))?;
         Ok(Plan {
             router,
@@ -64,6 +65,7 @@ impl<'a> Compiler<'a> {
             upstreams: upstreams.into_values().flatten().collect(),
             stores: self.stores.finish(),
             kept: self.kept,
+            selectors,
             settings,
         })
     }
@@ -155,7 +157,7 @@ impl<'a> Compiler<'a> {
         upstreams
     }
 
-    /// The plugins of a list; `route` is the name of its route, empty for the site's.
+    /// The plugins of a list; `route` is what its route matches, empty for the site's.
     fn plugins(&mut self, path: &str, route: &str, list: &[One], proxies: bool) -> Vec<Built> {
         let mut all: Vec<Built> = Vec::new();
         for (index, one) in list.iter().enumerate() {
@@ -169,11 +171,10 @@ impl<'a> Compiler<'a> {
                 self.complaints.key(&at, message);
                 continue;
             };
-            let settings = serde_yaml::to_string(&one.value).unwrap_or_default();
-            let text = format!("{}: {settings}", one.name);
+            let text = format!("{}: {}", one.name, canonical(&one.value));
             // The same settings in the same place, and the same once more is another one.
             let twins = all.iter().filter(|built| built.text == text).count();
-            let place = format!("{route} {twins} {text}");
+            let place = digest(&format!("{route} {twins} {text}"));
             let hooks = match self.parts.lasting.kept(&place) {
                 Some(hooks) => hooks,
                 None => match (entry.build)(&one.value) {
@@ -259,7 +260,7 @@ impl<'a> Compiler<'a> {
                 names.insert(name.clone());
             }
             let proxies = !settings.trust.proxies.is_empty();
-            let own = self.plugins(&join(&path, "plugins"), &name, &route.plugins, proxies);
+            let own = self.plugins(&join(&path, "plugins"), &format!("{conditions:?}"), &route.plugins, proxies);
             self.check_chain(number, route.cache.is_some(), site, &own);
             if let Some(destination) = destination {
                 routes.push(Arc::new(Route {
@@ -457,7 +458,38 @@ impl<'a> Compiler<'a> {
 fn shape<'a>(chain: impl Iterator<Item = &'a Built>) -> String {
     let shaping: String =
         chain.filter(|built| built.hooks.shapes_what_is_stored()).map(|built| built.text.as_str()).collect();
-    if shaping.is_empty() { shaping } else { format!(" {:x}", Blake2s256::digest(shaping)) }
+    if shaping.is_empty() { shaping } else { format!(" {}", digest(&shaping)) }
+}
+
+fn digest(text: &str) -> String {
+    format!("{:x}", Blake2s256::digest(text))
+}
+
+/// Settings as a text that does not depend on how they are written.
+fn canonical(value: &serde_yaml::Value) -> String {
+    match value {
+        serde_yaml::Value::Null => "{}".into(),
+        serde_yaml::Value::Mapping(map) => {
+            let mut pairs: Vec<_> = map.iter().map(|(key, value)| (canonical(key), canonical(value))).collect();
+            pairs.sort();
+            format!("{{{}}}", pairs.iter().map(|(key, value)| format!("{key}:{value},")).collect::<String>())
+        }
+        serde_yaml::Value::Sequence(list) => {
+            format!("[{}]", list.iter().map(|value| canonical(value) + ",").collect::<String>())
+        }
+        other => format!("{other:?}"),
+    }
+}
+
+/// All that chooses among what is stored for one target, by upstream.
+fn selectors(routes: &[Arc<Route>]) -> BTreeMap<String, BTreeSet<String>> {
+    let mut all: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for route in routes.iter().filter(|route| route.cache.is_some()) {
+        if let Destination::Proxy(upstream) = &route.destination {
+            all.entry(upstream.name.to_string()).or_default().insert(route.selector.clone());
+        }
+    }
+    all
 }
 
 /// What metrics and logs call a route: what it matches.

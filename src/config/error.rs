@@ -150,6 +150,8 @@ impl<'a> Complaints<'a> {
 /// Whether what stands there must not be seen. The names of users may be, unless they look like a hash.
 fn is_secret(scalar: &Scalar) -> bool {
     let path = if scalar.is_key { parent(&scalar.path).unwrap_or("") } else { &scalar.path };
+    // The names of upstreams are the operator's own.
+    let path = path.strip_prefix("upstreams.").and_then(|rest| rest.split_once('.')).map_or(path, |(_, rest)| rest);
     let below = path.split(['.', '[']).any(|key| secret::holds_secrets(key) && !(scalar.is_key && key == "users"));
     below || secret::looks_like_a_hash(&scalar.text)
 }
@@ -200,12 +202,15 @@ pub fn faults(file: &str, text: &str, faults: Vec<Fault>) -> Error {
 /// Whether a line, or one above it down from the left edge, has a key that could hold secrets.
 fn below_a_secret(text: &str, number: usize) -> bool {
     let lines: Vec<_> = text.lines().take(number).collect();
-    for line in lines.iter().rev() {
+    for (above, line) in lines.iter().rev().enumerate() {
         let mut words = line.split(|c: char| !c.is_alphanumeric() && !matches!(c, '_' | '-'));
         if words.any(secret::holds_secrets) || secret::looks_like_a_hash(line) {
             return true;
         }
-        if line.starts_with(|c: char| c.is_alphanumeric()) {
+        let key = line.split(':').next().filter(|key| key.len() < line.len());
+        if above > 0
+            && key.is_some_and(|key| !key.is_empty() && key.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_'))
+        {
             return false;
         }
     }

@@ -11,7 +11,7 @@ pub mod place;
 mod schema;
 pub mod settings;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -48,6 +48,8 @@ pub struct Plan {
     pub upstreams: Vec<Arc<Upstream>>,
     /// The key/value stores it names, with their memory.
     pub stores: Named,
+    /// What chooses among what is stored for one target, besides the target, by upstream.
+    pub selectors: BTreeMap<String, BTreeSet<String>>,
     /// The plugins that the next configuration keeps, if it asks for the same.
     pub kept: BTreeMap<String, Hooks>,
 }

@@ -9,8 +9,8 @@
 //! marked `no-transform` (in the request or the response). It leaves with `Content-Encoding`,
 //! `Vary: Accept-Encoding` and a weak `ETag`: the same page in another coding is the same for
 //! `If-None-Match`, and not for `Range`, `If-Range` or `If-Match`. What comes without a length, event
-//! streams above all, is flushed with each chunk. The app is asked for the content as it is: the plugin
-//! takes `Accept-Encoding` off the request (leave it off routes whose app has compressed files).
+//! streams above all, is flushed with each chunk. The app is asked for `identity`, whatever the client accepts
+//! (leave the plugin off routes whose app has compressed files).
 //!
 //! On a cached route the store keeps the response as the app sent it, once for all codings. The first
 //! client that wants a coding has a copy made beside it; all others read that copy, also while it is
@@ -23,7 +23,7 @@ use std::sync::atomic::AtomicUsize;
 
 use http::header::{
     ACCEPT_ENCODING, ACCEPT_RANGES, CACHE_CONTROL, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, ETAG,
-    IF_NONE_MATCH, IF_RANGE, RANGE,
+    IF_NONE_MATCH, IF_RANGE,
 };
 use http::{HeaderMap, HeaderValue};
 use pingora::http::{RequestHeader, ResponseHeader};
@@ -94,7 +94,7 @@ impl Default for Settings {
 pub struct Compress {
     codings: Vec<&'static str>,
     min_length: u64,
-    types: Vec<String>,
+    types: Arc<[String]>,
     max_streams: usize,
     streams: Arc<AtomicUsize>,
 }
@@ -129,7 +129,7 @@ impl Plugin for Compress {
         let this = Arc::new(Compress {
             codings,
             min_length: settings.min_length.0,
-            types: settings.types,
+            types: settings.types.into(),
             max_streams: settings.max_streams,
             streams: Arc::default(),
         });
@@ -142,20 +142,19 @@ struct Asked(HeaderMap);
 
 impl OnRequestHead for Compress {
     fn on_request_head(&self, request: &mut RequestHeader, exchange: &mut Exchange) {
-        if !request.headers.contains_key(ACCEPT_ENCODING) || no_transform(&request.headers) {
+        // Another one stood here before, or nobody may touch it.
+        if exchange.note::<Asked>().is_some() || no_transform(&request.headers) {
             return;
-        }
-        // A date does not tell one coding from another, so no part may be sent for it (RFC 9110 §13.1.5).
-        let by_date = request.headers.get(IF_RANGE).is_some_and(|value| !value.as_bytes().ends_with(b"\""));
-        if by_date && choose(&request.headers, &self.codings).coding.is_some() {
-            request.remove_header(&RANGE);
-            request.remove_header(&IF_RANGE);
         }
         let mut asked = HeaderMap::with_capacity(1);
         for value in request.headers.get_all(ACCEPT_ENCODING) {
             asked.append(ACCEPT_ENCODING, value.clone());
         }
-        request.remove_header(&ACCEPT_ENCODING);
+        if request.headers.contains_key(IF_RANGE) && choose(&asked, &self.codings).coding.is_some() {
+            let types = self.types.clone();
+            exchange.doubt_dates(Arc::new(move |response| fits(&types, response)));
+        }
+        let _ = request.insert_header(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
         exchange.set_note(Asked(asked));
     }
 }
@@ -171,7 +170,7 @@ impl OnResponse for Compress {
         if status == 304 {
             return self.confirm(request, response, exchange, &choice);
         }
-        let may = self.fits(response) || (choice.not_as_it_is && !untouchable(response));
+        let may = fits(&self.types, response) || (choice.not_as_it_is && !untouchable(response));
         if !may {
             return;
         }
@@ -180,8 +179,9 @@ impl OnResponse for Compress {
         let worthwhile = choice.not_as_it_is || length.is_none_or(|length| length >= self.min_length);
         let (Some(coding), true) = (choice.coding, worthwhile && status != 206 && length != Some(0)) else { return };
         let turn = Turn::take(&self.streams, self.max_streams);
-        // What is kept for others is made once; the rest is bounded by turns.
-        if turn.is_none() && !exchange.stored {
+        // What is made once for many needs no turn; the rest is bounded by them.
+        let once = exchange.stored && !exchange.is_filtered();
+        if turn.is_none() && !once {
             return;
         }
         let _ = response.insert_header(CONTENT_ENCODING, HeaderValue::from_static(coding));
@@ -189,7 +189,7 @@ impl OnResponse for Compress {
         for name in [ACCEPT_RANGES.as_str(), "content-digest", "content-md5", "digest", "repr-digest"] {
             response.remove_header(name);
         }
-        exchange.push_coding(coding, Box::new(Encoder::new(coding, length.is_none(), exchange.stored, turn)));
+        exchange.push_coding(coding, Box::new(Encoder::new(coding, length.is_none(), once, turn)));
     }
 }
 
@@ -199,7 +199,7 @@ impl Compress {
         let (varies, weak) = match &exchange.unconditional {
             Some(whole) => {
                 let long = length(whole).is_none_or(|length| length >= self.min_length);
-                (self.fits(whole), choice.coding.is_some() && (long || choice.not_as_it_is))
+                (fits(&self.types, whole), choice.coding.is_some() && (long || choice.not_as_it_is))
             }
             // The app's own 304: a client that names the weak form got it from here.
             None => {
@@ -216,22 +216,22 @@ impl Compress {
             }
         }
     }
+}
 
-    /// Whether its type is one that shrinks, and it may be touched.
-    fn fits(&self, response: &ResponseHeader) -> bool {
-        let kind = response.headers.get(CONTENT_TYPE).map(HeaderValue::as_bytes).unwrap_or_default();
-        let kind = kind.split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii();
-        // Parts of a whole whose type stands inside.
-        let parts = kind.eq_ignore_ascii_case(b"multipart/byteranges");
-        let known = |known: &String| match (known.strip_prefix('*'), known.strip_suffix('*')) {
-            (Some(end), _) => {
-                kind.len() >= end.len() && kind[kind.len() - end.len()..].eq_ignore_ascii_case(end.as_bytes())
-            }
-            (_, Some(start)) => kind.get(..start.len()).is_some_and(|kind| kind.eq_ignore_ascii_case(start.as_bytes())),
-            _ => kind.eq_ignore_ascii_case(known.as_bytes()),
-        };
-        !untouchable(response) && (parts || self.types.iter().any(known))
-    }
+/// Whether its type is one that shrinks, and it may be touched.
+fn fits(types: &[String], response: &ResponseHeader) -> bool {
+    let kind = response.headers.get(CONTENT_TYPE).map(HeaderValue::as_bytes).unwrap_or_default();
+    let kind = kind.split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii();
+    // Parts of a whole whose type stands inside.
+    let parts = kind.eq_ignore_ascii_case(b"multipart/byteranges");
+    let known = |known: &String| match (known.strip_prefix('*'), known.strip_suffix('*')) {
+        (Some(end), _) => {
+            kind.len() >= end.len() && kind[kind.len() - end.len()..].eq_ignore_ascii_case(end.as_bytes())
+        }
+        (_, Some(start)) => kind.get(..start.len()).is_some_and(|kind| kind.eq_ignore_ascii_case(start.as_bytes())),
+        _ => kind.eq_ignore_ascii_case(known.as_bytes()),
+    };
+    !untouchable(response) && (parts || types.iter().any(known))
 }
 
 /// The length of the whole, where it is known.
@@ -359,20 +359,19 @@ mod tests {
     fn the_app_is_asked_for_content_as_it_is_and_no_part_by_date() {
         let compress = plugin("compress: {}");
         let date = "If-Range: Mon, 30 Nov 2026 00:00:00 GMT\nRange: bytes=5-";
-        for (fields, accepts, ranges) in [
-            ("Accept-Encoding: gzip".to_owned(), false, false),
-            (format!("Accept-Encoding: gzip\n{date}"), false, false),
-            (format!("Accept-Encoding: identity\n{date}"), false, true),
-            ("Accept-Encoding: gzip\nIf-Range: \"a\"\nRange: bytes=5-".to_owned(), false, true),
-            ("Accept-Encoding: gzip\nCache-Control: no-transform".to_owned(), true, false),
+        for (fields, accepts, doubts) in [
+            ("Accept-Encoding: gzip".to_owned(), "identity", false),
+            (String::new(), "identity", false),
+            (format!("Accept-Encoding: gzip\n{date}"), "identity", true),
+            (format!("Accept-Encoding: identity\n{date}"), "identity", false),
+            ("Accept-Encoding: gzip\nCache-Control: no-transform".to_owned(), "gzip", false),
         ] {
             let mut visit = compress.visit(&format!("GET /\n{fields}"));
-            let head = visit.head().headers.clone();
-            assert_eq!(
-                (head.contains_key("accept-encoding"), head.contains_key("range")),
-                (accepts, ranges),
-                "{fields}"
-            );
+            assert_eq!(visit.head().headers["accept-encoding"], accepts, "{fields}");
+            for (kind, doubted) in [("text/css", doubts), ("application/zip", false)] {
+                let head = crate::testing::response(&format!("200\nContent-Type: {kind}"));
+                assert_eq!(visit.exchange.doubts_dates(&head), doubted, "{fields} {kind}");
+            }
             let wanted = fields.contains("gzip") && !fields.contains("no-transform");
             let out = visit.response("200\nContent-Type: text/css", &[]);
             assert_eq!(out.field("content-encoding"), if wanted { "gzip" } else { "" }, "{fields}");

@@ -12,8 +12,8 @@
 //!
 //! On a cached route, what the origin sees must not differ between clients who get
 //! the same answer, so `{client_ip}` and `{request_id}` are refused there in
-//! `request` and `upstream_request`; `{host}`, `{path}` and `{query}` are refused there beside what changes
-//! the path or the `Host` (`rewrite`, `request: { set: { Host: … } }`). `response` runs for each client, hits
+//! `request` and `upstream_request`; `{host}` and `{path}` are refused there beside what changes the path or
+//! the `Host` (`rewrite`, `request: { set: { Host: … } }`). `response` runs for each client, hits
 //! included.
 
 use std::collections::BTreeMap;
@@ -149,7 +149,7 @@ impl Plugin for Headers {
                 hooks = hooks.unshareable(format!("`{place}` sends {{client_ip}} or {{request_id}} to the origin"));
             }
             if plugin.templates().any(Template::names_the_target) {
-                hooks = hooks.tells_target(format!("`{place}` sends {{host}}, {{path}} or {{query}} to the origin"));
+                hooks = hooks.tells_target(format!("`{place}` sends {{host}} or {{path}} to the origin"));
             }
             hooks
         };

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use http::header::{AGE, AUTHORIZATION, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, ETAG, HOST, RANGE, SET_COOKIE};
+use http::header::{
+    AGE, AUTHORIZATION, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, ETAG, HOST, IF_RANGE, RANGE, SET_COOKIE,
+};
 use http::{HeaderMap, Method};
 use pingora::cache::{CacheKey, CacheMeta, CachePhase, ForcedFreshness, HitHandler, NoCacheReason, RespCacheable};
 use pingora::http::{RequestHeader, ResponseHeader};
@@ -48,17 +50,21 @@ pub fn key(cache: &Cache, request: &RequestHeader, ctx: &Ctx) -> Result<CacheKey
     let Destination::Proxy(upstream) = &route.destination else {
         return Error::e_explain(ErrorType::InternalError, "a key without an upstream");
     };
+    Ok(key_by(cache, request, ctx, &upstream.name, &route.selector))
+}
+
+fn key_by(cache: &Cache, request: &RequestHeader, ctx: &Ctx, upstream: &str, selector: &str) -> CacheKey {
     let host = request.headers.get(HOST).map(|host| host.as_bytes().to_ascii_lowercase()).unwrap_or_default();
     let lines: Vec<_> = request.headers.get_all(&FORWARDED_HOST).iter().map(|line| line.as_bytes()).collect();
     let forwarded_host = lines.join(&b'\n');
-    Ok(cache.keys().key(&Parts {
+    cache.keys().key(&Parts {
         scheme: ctx.exchange.scheme,
         host: &String::from_utf8_lossy(&host),
         forwarded_host: &forwarded_host,
         target: request.raw_path(),
-        upstream: &upstream.name,
-        selector: &route.selector,
-    }))
+        upstream,
+        selector,
+    })
 }
 
 /// What may be done with what was found.
@@ -253,15 +259,21 @@ fn invalidate(cache: &Cache, session: &Session, response: &ResponseHeader, ctx: 
     if !policy::invalidates(&session.req_header().method, response.status) {
         return;
     }
-    if let Ok(key) = key(cache, session.req_header(), ctx) {
-        cache.invalidate(&key);
+    let Some(upstream) = ctx.upstream() else { return };
+    // The same target may be stored by way of other routes too.
+    for selector in ctx.snapshot.plan.selectors.get(&*upstream.name).into_iter().flatten() {
+        cache.invalidate(&key_by(cache, session.req_header(), ctx, &upstream.name, selector));
     }
 }
 
 /// Which parts of a stored response to send.
-pub fn range(session: &Session, response: &mut ResponseHeader) -> pingora::proxy::RangeType {
+pub fn range(session: &Session, response: &mut ResponseHeader, ctx: &Ctx) -> pingora::proxy::RangeType {
     use pingora::proxy::RangeType;
     let request = session.req_header();
+    let by_date = request.headers.get(IF_RANGE).is_some_and(|value| !value.as_bytes().ends_with(b"\""));
+    if by_date && ctx.exchange.doubts_dates(response) {
+        return RangeType::None;
+    }
     let Some(value) = request.headers.get(RANGE).filter(|_| request.method == Method::GET && response.status == 200)
     else {
         return RangeType::None;
@@ -373,9 +385,11 @@ pub fn is_shared(session: &mut Session) -> bool {
     reader(session).is_some_and(|handler| handler.shared())
 }
 
-/// The head that a 304 from the store stands for.
-pub fn unconditional(session: &mut Session) -> Option<ResponseHeader> {
-    reader(session)?.head().map(|head| head.response.clone())
+/// The head that a 304 stands for, if it is stored or on its way into the store.
+pub fn unconditional(session: &mut Session, ctx: &Ctx) -> Option<ResponseHeader> {
+    let filled = ctx.cache.fill.as_ref().map(|fill| &fill.head);
+    let stored = reader(session).and_then(|handler| handler.head());
+    stored.or(filled).map(|head| head.response.clone())
 }
 
 /// Sends nothing of what is stored.

@@ -67,8 +67,8 @@ pub fn recognise(exchange: &mut Exchange, fields: &HeaderMap, trusted: &[Network
 
 /// Takes out of a request what must not reach the origin unkeyed or unproven. Runs before the key is made.
 pub fn clean(request: &mut RequestHeader, exchange: &Exchange, cached: bool) {
+    remove_lookalikes(request);
     if !exchange.peer_trusted {
-        remove_lookalikes(request);
         for name in [&FOR, &PROTO, &FORWARDED_HOST, &REAL_IP] {
             request.remove_header(name);
         }
@@ -86,12 +86,12 @@ pub fn clean(request: &mut RequestHeader, exchange: &Exchange, cached: bool) {
     }
 }
 
-/// CGI, and what follows it, takes `X_Real_IP` for `X-Real-IP`.
+/// CGI, and what follows it, takes `X_Real_IP` for `X-Real-IP`. No proxy writes it so.
 fn remove_lookalikes(request: &mut RequestHeader) {
     let told = |name: &str| {
         let name = name.replace('_', "-");
         [&FOR, &PROTO, &FORWARDED_HOST, &REAL_IP].iter().any(|known| *known == name.as_str())
-            || ABOUT_THE_CLIENT.contains(&name.as_str())
+            || [ABOUT_THE_CLIENT, ANOTHER_REQUEST].iter().any(|list| list.contains(&name.as_str()))
     };
     let lookalikes = request.headers.keys().filter(|name| name.as_str().contains('_') && told(name.as_str()));
     for name in lookalikes.cloned().collect::<Vec<_>>() {
@@ -161,7 +161,7 @@ mod tests {
 
     #[test]
     fn a_stranger_is_not_believed() {
-        let lie = "GET /\nHost: a.test\nX-Forwarded-For: 203.0.113.9\nX-Real-IP: 203.0.113.9\nX-Forwarded-Host: b\nX-Forwarded-Proto: https\nForwarded: for=1\nX-Original-URL: /admin\nX-Forwarded-Port: 1\nX_Forwarded_For: 203.0.113.9\nCookie: a=b";
+        let lie = "GET /\nHost: a.test\nX-Forwarded-For: 203.0.113.9\nX-Real-IP: 203.0.113.9\nX-Forwarded-Host: b\nX-Forwarded-Proto: https\nForwarded: for=1\nX-Original-URL: /admin\nX-Forwarded-Port: 1\nX_Forwarded_For: 203.0.113.9\nX_Original_URL: /admin\nCookie: a=b";
         let (exchange, head) = through("192.0.2.1", &["10.0.0.0/8"], lie);
         assert_eq!((exchange.client.to_string(), exchange.scheme), ("192.0.2.1".into(), "http"));
         for (name, expected) in [
@@ -173,14 +173,14 @@ mod tests {
         ] {
             assert_eq!(head.headers[name], expected, "{name}");
         }
-        for name in ["forwarded", "x-original-url", "x-forwarded-port", "x_forwarded_for", "cookie"] {
+        for name in ["forwarded", "x-original-url", "x-forwarded-port", "x_forwarded_for", "x_original_url", "cookie"] {
             assert!(!head.headers.contains_key(name), "{name}");
         }
     }
 
     #[test]
     fn a_trusted_proxy_is_believed_about_its_client() {
-        let head = "GET /\nHost: app\nX-Forwarded-For: 198.51.100.7, 203.0.113.9\nX-Forwarded-Host: shop.test\nX-Forwarded-Proto: https";
+        let head = "GET /\nHost: app\nX-Forwarded-For: 198.51.100.7, 203.0.113.9\nX-Forwarded-Host: shop.test\nX_Forwarded_Host: evil.test\nX-Forwarded-Proto: https";
         let (exchange, head) = through("10.0.0.1", &["10.0.0.0/8"], head);
         assert_eq!((exchange.client.to_string(), exchange.scheme), ("203.0.113.9".into(), "https"));
         for (name, expected) in [
@@ -191,5 +191,6 @@ mod tests {
         ] {
             assert_eq!(head.headers[name], expected, "{name}");
         }
+        assert!(!head.headers.contains_key("x_forwarded_host"), "the client wrote that one");
     }
 }

@@ -209,8 +209,8 @@ impl ProxyHttp for Proxy {
         caching::miss(session, ctx);
     }
 
-    fn range_header_filter(&self, session: &mut Session, response: &mut ResponseHeader, _: &mut Ctx) -> RangeType {
-        caching::range(session, response)
+    fn range_header_filter(&self, session: &mut Session, response: &mut ResponseHeader, ctx: &mut Ctx) -> RangeType {
+        caching::range(session, response, ctx)
     }
 
     async fn proxy_upstream_filter(&self, session: &mut Session, ctx: &mut Ctx) -> Result<bool> {

@@ -45,7 +45,7 @@ pub fn seal(
     }
     ctx.exchange.stored = made == Made::There && caching::is_shared(session);
     ctx.exchange.unconditional = match head.status.as_u16() {
-        304 if made == Made::There => caching::unconditional(session),
+        304 if made == Made::There => caching::unconditional(session, ctx),
         _ => None,
     };
     let request = session.req_header();
@@ -133,7 +133,11 @@ fn filters(session: &mut Session, head: &mut ResponseHeader, ctx: &mut Ctx, mut 
     if filtered {
         let framed = head.remove_header(&CONTENT_LENGTH).is_some();
         match length {
-            Some(length) => _ = head.insert_header(CONTENT_LENGTH, length),
+            Some(length) => {
+                // What arrived without a length was found with one.
+                head.remove_header(&TRANSFER_ENCODING);
+                let _ = head.insert_header(CONTENT_LENGTH, length);
+            }
             None if framed && !without && made == Made::There => {
                 let _ = head.insert_header(TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
             }

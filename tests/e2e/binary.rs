@@ -379,10 +379,10 @@ fn a_reload_leaves_what_plugins_count_as_it_is() {
     let (port, admin) = (free_port(), free_port());
     let yaml = |limit: &str, content: &str| {
         format!(
-            "listen: [\"127.0.0.1:{port}\"]\nadmin: {{ listen: \"127.0.0.1:{admin}\" }}\nplugins: [{{ rate_limit: {{ requests: {limit}, per: 1h }} }}]\nroutes: [{{ to: {{ respond: {{ content: {content} }} }} }}]\n"
+            "listen: [\"127.0.0.1:{port}\"]\nadmin: {{ listen: \"127.0.0.1:{admin}\" }}\nplugins: [{{ rate_limit: {{ {limit} }} }}]\nroutes: [{{ to: {{ respond: {{ content: {content} }} }} }}]\n"
         )
     };
-    let file = TempFile::new("limits.yaml", &yaml("1", "one"));
+    let file = TempFile::new("limits.yaml", &yaml("requests: 1, per: 1h", "one"));
     let process = Process::start(&["run", "--config", file.path()]).ready(port).ready(admin);
     let ask = || {
         let mut client = Client::to(([127, 0, 0, 1], port).into());
@@ -391,7 +391,12 @@ fn a_reload_leaves_what_plugins_count_as_it_is() {
     };
     assert_eq!(ask().status, 200);
     let reloads = || metric(([127, 0, 0, 1], admin).into(), "headwall_reloads_total{result=\"ok\"}");
-    for (number, (limit, content, status)) in [("1", "two", 429), ("2", "two", 200)].into_iter().enumerate() {
+    let changes = [
+        ("requests: 1, per: 1h", "two", 429),
+        ("per: 1h, requests: 1", "two", 429),
+        ("requests: 2, per: 1h", "two", 200),
+    ];
+    for (number, (limit, content, status)) in changes.into_iter().enumerate() {
         std::fs::write(&file.0, yaml(limit, content)).unwrap();
         process.signal("HUP");
         wait_until(|| reloads() == number as f64 + 1.0);

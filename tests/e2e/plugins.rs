@@ -207,3 +207,19 @@ fn routes_share_what_is_stored_only_if_their_plugins_do_the_same_to_it() {
     assert_eq!(proxy.get(&format!("/new/a{rest}")).whole(200).text(), "page v1 for guest");
     assert!(proxy.get(&format!("/new/a{rest}")).cache().contains("; hit"));
 }
+
+#[test]
+fn an_unsafe_request_is_seen_by_every_route_that_stores_its_target() {
+    let origin = Origin::start();
+    let proxy = Headwall::before(
+        &origin,
+        "routes:\n  - match: { methods: [POST] }\n    to: { proxy: app }\n    plugins: [{ headers: { request: { set: { X-A: b } } } }]\n  - match: { headers: { X-Beta: \"1\" } }\n    to: { proxy: app }\n    cache: {}\n  - to: { proxy: app }\n    cache: {}\n    plugins: [{ compress: }]\n",
+    );
+    let target = "/page?h.Cache-Control=max-age=60";
+    for fields in ["", "X-Beta: 1\r\n"] {
+        proxy.ask("GET", target, fields).whole(200);
+        assert!(proxy.ask("GET", target, fields).cache().contains("; hit"), "{fields:?}");
+        proxy.put("POST", target, "", b"x").whole(200);
+        assert!(!proxy.ask("GET", target, fields).whole(200).cache().contains("; hit"), "{fields:?}");
+    }
+}
