@@ -58,7 +58,9 @@ pub fn holds_secrets(key: &str) -> bool {
     const PARTS: &[&str] = &["token", "secret", "passw", "user", "usr", "hash", "api_key", "api-key", "apikey"];
     const FIELDS: &[&str] = &["authorization", "proxy-authorization", "cookie", "set-cookie"];
     let key = key.to_ascii_lowercase();
+    let misspelt = |known: &&str| key.len() > 3 && strsim::damerau_levenshtein(&key, known) <= 2;
     let named = PARTS.iter().any(|part| key.contains(part)) || FIELDS.contains(&key.as_str());
+    let named = named || ["tokens", "users", "password", "secret"].iter().any(misspelt);
     named && !key.ends_with("_file") && !key.ends_with("_field")
 }
 
@@ -69,7 +71,7 @@ pub fn looks_like_a_hash(text: &str) -> bool {
         text.match_indices(*start)
             .any(|(at, _)| at == 0 || matches!(text.as_bytes()[at - 1], b':' | b'"' | b'\'' | b' '))
     };
-    STARTS.iter().any(|start| found(start))
+    STARTS.iter().any(found)
 }
 
 impl fmt::Debug for Secret {
@@ -125,7 +127,13 @@ mod tests {
             let told = serde_yaml::from_str::<Secret>(yaml).unwrap_err().to_string();
             assert!(told.contains("put it in quotes") && !told.contains("12345"), "{told}");
         }
-        assert!(holds_secrets("tokens_") && holds_secrets("Users") && holds_secrets("Authorization"));
+        assert!(
+            holds_secrets("tokens_")
+                && holds_secrets("tokns")
+                && holds_secrets("pasword")
+                && holds_secrets("Users")
+                && holds_secrets("Authorization")
+        );
         assert!(!holds_secrets("token_file") && !holds_secrets("user_field") && !holds_secrets("routes"));
     }
 }

@@ -212,7 +212,7 @@ impl Handler {
                     coded: content.coded.clone(),
                     of: Of::Whole(content.clone()),
                     limit,
-                    room: limit,
+                    room: content.length,
                     patience: COPY_PATIENCE,
                 })
             }
@@ -220,8 +220,8 @@ impl Handler {
                 let fill = &reader.fill;
                 let limit = fill.length().map_or(fill.limit() + (64 << 10), most);
                 // Without a length, room is taken as it is needed.
-                let room = fill.length().map_or(0, most);
-                place.cache.map.fits(0, room).then(|| Copying {
+                let room = fill.length().unwrap_or(0);
+                place.cache.map.fits(0, most(room)).then(|| Copying {
                     place: *place,
                     head: fill.head.clone(),
                     coded: fill.coded.clone(),

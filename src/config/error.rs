@@ -80,6 +80,12 @@ impl<'a> Complaints<'a> {
                 message = message.replace(&hidden.value, &hidden.shown);
             }
         }
+        let near =
+            |scalar: &Scalar| is_secret(scalar) && (scalar.path.starts_with(path) || path.starts_with(&scalar.path));
+        if self.index.scalars().iter().any(near) {
+            // A number may be told in another base than it is written in.
+            message = without_number(&message);
+        }
         let line = place.and_then(|place| self.line(place.line));
         self.problems.push(Problem { place, message, line });
     }
@@ -145,6 +151,17 @@ impl<'a> Complaints<'a> {
         self.problems.sort_by_key(|problem| problem.place.map(|place| (place.line, place.column)));
         Err(Error { file: self.file.to_owned(), problems: self.problems })
     }
+}
+
+fn without_number(message: &str) -> String {
+    for kind in ["integer `", "floating point `"] {
+        if let Some((before, rest)) = message.split_once(kind)
+            && let Some((_, after)) = rest.split_once('`')
+        {
+            return format!("{before}{kind}***`{after}");
+        }
+    }
+    message.to_owned()
 }
 
 /// Whether what stands there must not be seen. The names of users may be, unless they look like a hash.

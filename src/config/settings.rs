@@ -155,7 +155,8 @@ pub struct Admin {
 /// ```
 ///
 /// `X-Forwarded-For`, `X-Forwarded-Proto` and `X-Forwarded-Host` of others are taken off. From a trusted peer,
-/// the client is the last address of `X-Forwarded-For` that is not itself trusted.
+/// the client is the last address of `X-Forwarded-For` that is not itself trusted; where the field is missing,
+/// `Forwarded` (RFC 7239) is read the same way. Trust a proxy only if it sets one of the two itself.
 #[derive(Debug, Clone, Default, serde::Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Trust {

@@ -4,7 +4,7 @@
 //! body_limit: { max: 10MiB }
 //! ```
 //!
-//! Content that is announced as longer is refused with 413 before anything of it is read or sent on;
+//! Content that is announced as longer is refused with 413 before anything of it is used or sent on;
 //! content that comes without a length is counted, and cut off with 413 when it grows past the limit.
 //! It counts for a key/value store as well as for an origin.
 //!
