@@ -5,6 +5,29 @@
 //! list for each door; a door where nobody stands costs nothing.
 //!
 //! Requests pass down the list in the order of the file, responses pass up.
+//!
+//! Only the first door is async. A plugin that answers some requests itself:
+//!
+//! ```
+//! use headwall::exchange::Exchange;
+//! use headwall::handler::Reply;
+//! use headwall::plugin::OnRequest;
+//! use headwall::RequestHeader;
+//!
+//! struct Wants(&'static str);
+//!
+//! #[headwall::async_trait]
+//! impl OnRequest for Wants {
+//!     async fn on_request(&self, request: &RequestHeader, _: &mut Exchange) -> Option<Reply> {
+//!         let there = request.headers.contains_key(self.0);
+//!         (!there).then(|| Reply::text(400, format!("{} is missing", self.0)))
+//!     }
+//! }
+//! ```
+//!
+//! What a plugin has to say of itself: [`Hooks::unshareable`] if the origin sees who asks,
+//! [`Hooks::moves`] if it changes the path or the host, [`Hooks::tells_target`] if it tells the origin
+//! the client's own, [`Hooks::kept`] if it counts or remembers something.
 
 use std::fmt;
 use std::sync::Arc;

@@ -44,10 +44,15 @@ pub fn plugin_from(yaml: &str, entries: &[Entry]) -> PluginUnderTest {
 }
 
 /// What is wrong with settings that must not load.
-#[allow(clippy::expect_used)]
 pub fn complaint(yaml: &str) -> Complaint {
+    complaint_from(yaml, &[])
+}
+
+/// The same for a plugin of one's own.
+#[allow(clippy::expect_used)]
+pub fn complaint_from(yaml: &str, entries: &[Entry]) -> Complaint {
     let one: crate::config::settings::One = serde_yaml::from_str(yaml).expect("the settings are a map with one key");
-    let mut all = crate::plugins::BUILT_IN.iter();
+    let mut all = crate::plugins::BUILT_IN.iter().chain(entries);
     let entry = all.find(|entry| entry.name == one.name).expect("there is a plugin of this name");
     (entry.build)(&one.value).expect_err("the settings are wrong")
 }
@@ -165,11 +170,9 @@ impl PluginUnderTest {
 /// One exchange on its way past a plugin.
 ///
 /// ```
-/// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
 /// let plugin = headwall::testing::plugin("ip_filter: { deny: [192.0.2.0/24] }");
-/// assert!(plugin.visit("GET /").from("198.51.100.1").answer().await.is_none());
-/// assert_eq!(plugin.visit("GET /").from("192.0.2.7").answer().await.unwrap().status(), 403);
-/// # });
+/// assert!(plugin.visit("GET /").from("198.51.100.1").answer_now().is_none());
+/// assert_eq!(plugin.visit("GET /").from("192.0.2.7").answer_now().unwrap().status(), 403);
 /// ```
 pub struct Visit<'a> {
     chain: &'a Chain,
@@ -197,6 +200,13 @@ impl Visit<'_> {
     /// The answer at the door where requests come in, if it gives one.
     pub async fn answer(&mut self) -> Option<Answer> {
         self.chain.request(&self.request, &mut self.exchange).await.map(Answer)
+    }
+
+    /// The same for a test that is not async.
+    #[allow(clippy::expect_used)]
+    pub fn answer_now(&mut self) -> Option<Answer> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime starts");
+        runtime.block_on(self.answer())
     }
 
     /// The request as the cache key and a handler see it.

@@ -158,7 +158,10 @@ impl Maker {
                 let part = piece.split_to(piece.len().min(PART));
                 let encoded = catch(|| self.filter.chunk(part)).ok()?.ok()?;
                 self.write(encoded);
-                tokio::task::yield_now().await;
+                match self.fill.hold_up() {
+                    Some(wait) => tokio::time::sleep(wait).await,
+                    None => tokio::task::yield_now().await,
+                }
             }
         }
         let rest = catch(|| self.filter.finish()).ok()?.ok()?;

@@ -13,7 +13,7 @@
 //! admitted: a known length is read at the origin's speed, an unknown one at the
 //! leader's, who is cut when joiners wait for it (see the connection's stall rule).
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::*};
 use std::time::Duration;
@@ -29,6 +29,9 @@ use super::stored::{Content, Head};
 
 /// How far a joiner may lag behind in a response that is too long to be stored.
 const WINDOW: u64 = 1 << 20;
+
+/// Milliseconds that all joiners of a fill may hold its origin up, together.
+const LONGEST_HOLD_UP: u64 = 5000;
 
 /// The leader takes up to this much at once when it lags, so that it catches up.
 const GULP: usize = 1 << 20;
@@ -49,6 +52,8 @@ struct State {
     arrived: u64,
     end: Option<End>,
     oversize: bool,
+    /// How far each joiner has read, by its number.
+    joined: HashMap<u64, u64>,
 }
 
 /// How a fill is bounded.
@@ -73,6 +78,9 @@ pub struct Fill {
     state: Mutex<State>,
     news: Notify,
     joiners: Arc<AtomicUsize>,
+    numbers: AtomicU64,
+    /// Milliseconds that the origin was held up for joiners.
+    held_up: AtomicU64,
     /// Pieces the leader has read; `u64::MAX` when it is gone.
     leader_at: AtomicU64,
     doomed: AtomicBool,
@@ -103,6 +111,8 @@ impl Fill {
             state: Mutex::default(),
             news: Notify::new(),
             joiners: Arc::default(),
+            numbers: AtomicU64::new(0),
+            held_up: AtomicU64::new(0),
             leader_at: AtomicU64::new(u64::MAX),
             doomed: AtomicBool::new(false),
             coded: Arc::default(),
@@ -190,6 +200,22 @@ impl Fill {
         self.state.lock().oversize && !self.has_joiners()
     }
 
+    /// How long the origin should wait with its next piece, so that joiners who are only a little slower do
+    /// not fall out of the window when the response becomes too long to be stored. All waits together are
+    /// bounded; who is slower than that falls out.
+    pub fn hold_up(&self) -> Option<Duration> {
+        let lag = {
+            let state = self.state.lock();
+            let close = state.oversize || state.arrived + WINDOW / 2 >= self.terms.limit;
+            let slowest = state.joined.values().min().filter(|_| close && self.paced())?;
+            state.arrived.saturating_sub(*slowest)
+        };
+        let wait = (lag * 100 / WINDOW).min(200);
+        let within = |held: u64| Some(held + wait).filter(|sum| *sum <= LONGEST_HOLD_UP);
+        let granted = lag >= WINDOW / 2 && self.held_up.fetch_update(AcqRel, Acquire, within).is_ok();
+        granted.then(|| Duration::from_millis(wait))
+    }
+
     /// It is not to be stored: what it answers is no longer true.
     pub fn doom(&self) {
         self.doomed.store(true, Release);
@@ -242,6 +268,7 @@ pub struct Reader {
     /// What it reads.
     pub fill: Arc<Fill>,
     leader: bool,
+    number: u64,
     piece: u64,
     offset: usize,
     position: u64,
@@ -259,11 +286,14 @@ impl Reader {
     /// For a request that came meanwhile.
     pub fn joiner(fill: Arc<Fill>) -> Self {
         fill.joiners.fetch_add(1, AcqRel);
-        Self::new(fill, false)
+        let reader = Self::new(fill, false);
+        reader.fill.state.lock().joined.insert(reader.number, 0);
+        reader
     }
 
     fn new(fill: Arc<Fill>, leader: bool) -> Self {
-        Reader { fill, leader, piece: 0, offset: 0, position: 0, skip_to: 0, until: u64::MAX }
+        let number = fill.numbers.fetch_add(1, Relaxed);
+        Reader { fill, leader, number, piece: 0, offset: 0, position: 0, skip_to: 0, until: u64::MAX }
     }
 
     /// Whether it joined somebody else's fill.
@@ -307,7 +337,7 @@ impl Reader {
 
     /// What is there already: `None` nothing, `Some(None)` the end.
     fn take(&mut self, fill: &Fill) -> Result<Option<Option<Bytes>>> {
-        let state = fill.state.lock();
+        let mut state = fill.state.lock();
         loop {
             if self.position >= self.until {
                 return Ok(Some(None));
@@ -332,6 +362,9 @@ impl Reader {
                 self.offset = 0;
             } else {
                 self.offset += (skip + take) as usize;
+            }
+            if !self.leader {
+                state.joined.insert(self.number, self.position);
             }
             if take == 0 {
                 continue;
@@ -372,6 +405,7 @@ impl Drop for Reader {
         if self.leader {
             self.fill.leader_left();
         } else {
+            self.fill.state.lock().joined.remove(&self.number);
             self.fill.joiners.fetch_sub(1, AcqRel);
         }
     }
@@ -406,6 +440,29 @@ pub(super) mod tests {
             bytes.extend_from_slice(&piece);
         }
         Ok(bytes)
+    }
+
+    #[tokio::test]
+    async fn a_joiner_that_lags_holds_the_origin_up_for_a_while() {
+        let fill = fill(None, 2 << 20);
+        let mut joiner = Reader::joiner(fill.clone());
+        let piece = Bytes::from(vec![0; 64 << 10]);
+        for _ in 0..23 {
+            fill.write(piece.clone());
+            assert_eq!(fill.hold_up(), None, "there is room");
+        }
+        fill.write(piece.clone());
+        assert_eq!(fill.hold_up(), Some(Duration::from_millis(150)));
+        while let Ok(Ok(Some(_))) = tokio::time::timeout(Duration::ZERO, joiner.next()).await {}
+        assert_eq!(fill.hold_up(), None, "it has caught up");
+        (0..16).for_each(|_| _ = fill.write(piece.clone()));
+        let mut waited = Duration::ZERO;
+        while let Some(wait) = fill.hold_up() {
+            waited += wait;
+        }
+        assert!(waited > Duration::from_secs(4) && waited <= Duration::from_secs(5), "{waited:?}");
+        drop(joiner);
+        assert!(fill.state.lock().joined.is_empty());
     }
 
     #[tokio::test]

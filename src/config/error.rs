@@ -4,7 +4,7 @@ use std::fmt;
 
 use super::environment::Hidden;
 use super::place::{Fault, Index, Place, Scalar, parent};
-use crate::secret;
+use crate::{plugins, secret};
 
 /// One complaint.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -131,6 +131,10 @@ impl<'a> Complaints<'a> {
         let message = in_plain_words(message);
         let (unknown, known) = quoted(&message);
         let hint = unknown.and_then(|word| did_you_mean(word, known.iter().copied())).unwrap_or_default();
+        let plugin = unknown.filter(|word| {
+            (path.is_empty() || path == *word) && plugins::BUILT_IN.iter().any(|entry| entry.name == *word)
+        });
+        let hint = plugin.map_or(hint, |name| format!("; `{name}` is a plugin: write plugins: [{{ {name}: … }}]"));
         let told = format!("{message}{hint}");
         match unknown.filter(|_| message.starts_with("unknown field ")) {
             Some(field) => {
@@ -176,7 +180,7 @@ fn is_secret(scalar: &Scalar) -> bool {
 /// The decoder speaks of its own types.
 fn in_plain_words(message: &str) -> String {
     const WORDS: &[(&str, &str)] = &[
-        ("expected a sequence", "expected a list"),
+        ("expected a sequence", "expected a list, such as [a, b]"),
         ("invalid type: sequence", "invalid type: list"),
         ("expected u16", "expected a whole number up to 65535"),
         ("expected u32", "expected a whole number"),

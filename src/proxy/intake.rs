@@ -41,8 +41,15 @@ pub async fn take_in(proxy: &Proxy, session: &mut Session, ctx: &mut Ctx) -> Nex
     if !ctx.exchange.background {
         match catch_async(chain.request(session.req_header(), &mut ctx.exchange)).await {
             Ok(None) => {}
-            Ok(Some(reply)) => return Next::Reply(reply),
-            Err(_) => return Next::Reply(panicked(ctx)),
+            Ok(Some(reply)) => {
+                // Neither the store nor the origin was asked.
+                ctx.cache.declined = Some("plugin");
+                return Next::Reply(reply);
+            }
+            Err(_) => {
+                ctx.cache.declined = Some("plugin");
+                return Next::Reply(panicked(ctx));
+            }
         }
     }
     let Some(route) = route else { return Next::Reply(reply::page(404, ctx)) };

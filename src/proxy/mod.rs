@@ -176,7 +176,11 @@ impl ProxyHttp for Proxy {
         let reply = match intake::take_in(self, session, ctx).await {
             Next::Upstream => return Ok(false),
             Next::Reply(reply) => reply,
-            Next::Local(handler) => intake::ask(&*handler, session, ctx).await,
+            Next::Local(handler) => {
+                let reply = intake::ask(&*handler, session, ctx).await;
+                self.metrics.received_bytes.inc_by(ctx.exchange.taken);
+                reply
+            }
         };
         self.send(session, ctx, reply).await
     }
@@ -421,7 +425,7 @@ impl ProxyHttp for Proxy {
         if ctx.cache.fill.as_ref().is_some_and(unread) {
             return Error::e_explain(ErrorType::WriteError, "too long to be stored, and nobody reads it");
         }
-        Ok(None)
+        Ok(ctx.cache.fill.as_ref().and_then(|fill| fill.hold_up()))
     }
 
     fn error_while_proxy(
@@ -458,7 +462,13 @@ impl ProxyHttp for Proxy {
             session.response_written().is_some_and(|head| !head.status.is_informational() || head.status == 101);
         let status = reply::status_of(error, ctx);
         let (upstream, request) = (ctx.exchange.upstream.clone(), ctx.exchange.id());
-        tracing::warn!(status, request, upstream = upstream.as_deref(), begun, %error, "the exchange failed");
+        match status {
+            Some(_) => {
+                tracing::warn!(status, request, upstream = upstream.as_deref(), begun, %error, "the exchange failed")
+            }
+            // Who closes a page, or an event stream, has not failed.
+            None => tracing::debug!(request, upstream = upstream.as_deref(), begun, %error, "the client left"),
+        }
         if let (Some(status), false) = (status, begun) {
             let page = reply::page(status, ctx);
             session.as_downstream_mut().set_keepalive(None);

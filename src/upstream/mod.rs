@@ -50,7 +50,10 @@ impl Address {
         if let Ok(address) = text.parse() {
             return Ok(Address::Ip(address));
         }
-        let (host, port) = text.rsplit_once(':').ok_or_else(|| format!("`{text}` has no port; {FORMS}"))?;
+        let (host, port) = text.rsplit_once(':').ok_or_else(|| match text.parse::<u16>() {
+            Ok(port) => format!("`{port}` is a port without a host; did you mean `localhost:{port}`?"),
+            Err(_) => format!("`{text}` has no port; {FORMS}"),
+        })?;
         let port =
             port.parse::<u16>().ok().filter(|port| *port > 0).ok_or_else(|| format!("`{port}` is no port; {FORMS}"))?;
         let name = !host.is_empty() && host.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._".contains(&byte));

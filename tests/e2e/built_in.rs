@@ -373,6 +373,8 @@ fn basic_auth_stands_before_everything_and_shares_what_is_stored() {
         for (place, _, reply) in everywhere(&proxy, fields) {
             assert_eq!((reply.status, reply.text().contains("hello")), (401, false), "{place}");
             assert_eq!(reply.field("www-authenticate"), "Basic realm=\"restricted\", charset=\"UTF-8\"");
+            let word = if matches!(place, "miss" | "hit") { "headwall; detail=plugin" } else { "" };
+            assert_eq!(reply.cache(), word, "{place}: nobody was asked");
         }
     }
     assert_eq!(origin.count("/page"), 1);
