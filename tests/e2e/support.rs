@@ -6,6 +6,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU16, Ordering::Relaxed};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -246,9 +247,17 @@ impl Drop for Process {
     }
 }
 
-/// A port that nobody uses just now.
+/// A port that nobody uses just now, and that this run gives to nobody else: below those that the system
+/// takes for connections, or a client of another test could have it before its server does.
 pub fn free_port() -> u16 {
-    std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    let start = std::process::id() % 15_000;
+    loop {
+        let port = 15_000 + ((start + u32::from(NEXT.fetch_add(1, Relaxed))) % 15_000) as u16;
+        if std::net::TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return port;
+        }
+    }
 }
 
 /// A file that goes when the test ends.
