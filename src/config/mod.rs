@@ -4,6 +4,7 @@
 //! into a [`Plan`] (`compile`), where names find what they name and plugins are built.
 //! Whatever is wrong is told with its line, its column and what would be right.
 
+mod chain;
 mod compile;
 mod environment;
 pub mod error;

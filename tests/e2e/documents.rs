@@ -211,3 +211,14 @@ fn the_minimal_file_caches() {
         assert!(reply.cache().ends_with(end) || reply.cache().ends_with("ttl=60"), "{}", reply.cache());
     }
 }
+
+#[test]
+fn the_go_sample_keeps_what_it_is_given() {
+    let origin = Origin::start();
+    let proxy = served("kv.yaml", &origin);
+    proxy.put("PUT", "/cache/Hello?ttl=60", "Content-Type: text/plain\r\n", b"World").whole(201);
+    let kept = proxy.get("/cache/Hello").whole(200);
+    assert_eq!((kept.text().as_str(), kept.field("content-type")), ("World", "text/plain"));
+    proxy.ask("DELETE", "/cache/Hello", "").whole(204);
+    proxy.get("/cache/Hello").whole(404);
+}
