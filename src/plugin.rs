@@ -344,6 +344,11 @@ impl Chain {
         self.response.iter().for_each(|plugin| plugin.on_response(request, response, exchange));
     }
 
+    /// Whether anybody stands where heads leave.
+    pub fn rewrites_responses(&self) -> bool {
+        !self.response.is_empty()
+    }
+
     /// Shows a finished exchange.
     pub fn log(&self, exchange: &mut Exchange) {
         self.log.iter().for_each(|plugin| plugin.on_log(exchange));

@@ -34,7 +34,12 @@ pub enum Found {
 pub struct Coded(Mutex<Vec<(&'static str, Copy)>>);
 
 impl Coded {
-    /// The copy in this coding; where there is none, the one that `begin` begins.
+    /// Whether there is a copy in this coding, made or in the making.
+    pub fn has(&self, coding: &'static str) -> bool {
+        self.0.lock().iter().any(|(name, _)| *name == coding)
+    }
+
+    /// The copy in this coding; where there is none, the one that `begin` begins, which must not look here.
     pub fn copy(&self, coding: &'static str, begin: impl FnOnce() -> Option<Arc<Fill>>) -> Option<Found> {
         let mut copies = self.0.lock();
         match copies.iter().find(|(name, _)| *name == coding) {
@@ -61,20 +66,22 @@ impl Coded {
     }
 
     /// What came of making one; nothing, where it failed, and then somebody may try again.
-    fn made(&self, coding: &'static str, made: Option<Content>) {
+    fn made(&self, fill: &Arc<Fill>, made: Option<Content>) {
         let mut copies = self.0.lock();
-        copies.retain(|(name, _)| *name != coding);
-        if let Some(content) = made {
-            copies.push((coding, Copy::There(Arc::new(content))));
+        let own = |(_, copy): &(_, Copy)| matches!(copy, Copy::Making(making) if Arc::ptr_eq(making, fill));
+        let Some(index) = copies.iter().position(own) else { return };
+        match made {
+            Some(content) => copies[index].1 = Copy::There(Arc::new(content)),
+            None => drop(copies.swap_remove(index)),
         }
     }
 
     /// Takes one in the making out, if nobody reads it; nobody can join it any more then.
-    fn leave_unread(&self, coding: &'static str, fill: &Fill) -> bool {
+    fn leave_unread(&self, fill: &Arc<Fill>) -> bool {
         let mut copies = self.0.lock();
         let unread = !fill.has_joiners();
         if unread {
-            copies.retain(|(name, _)| *name != coding);
+            copies.retain(|(_, copy)| !matches!(copy, Copy::Making(making) if Arc::ptr_eq(making, fill)));
         }
         unread
     }
@@ -107,8 +114,6 @@ pub struct Maker {
     pub source: Source,
     /// By what.
     pub filter: Box<dyn ContentFilter>,
-    /// The coding.
-    pub coding: &'static str,
     /// Where its readers follow.
     pub fill: Arc<Fill>,
     /// Where it belongs.
@@ -124,7 +129,7 @@ impl Drop for Maker {
     fn drop(&mut self) {
         if !self.over {
             self.fill.fail();
-            self.coded.made(self.coding, None);
+            self.coded.made(&self.fill, None);
         }
     }
 }
@@ -138,7 +143,7 @@ impl Maker {
         self.over = true;
         let made = self.fill.complete().filter(|_| self.keep);
         let kept = made.is_some();
-        self.coded.made(self.coding, made);
+        self.coded.made(&self.fill, made);
         kept
     }
 
@@ -149,7 +154,7 @@ impl Maker {
             let piece = match &mut self.source {
                 Source::Whole(content) => content.pieces.get(number).cloned(),
                 // What may never end is made for those who read it.
-                Source::Arriving(_) if self.coded.leave_unread(self.coding, &self.fill) => return None,
+                Source::Arriving(_) if self.coded.leave_unread(&self.fill) => return None,
                 Source::Arriving(reader) => reader.next().await.ok()?,
             };
             number += 1;
@@ -204,7 +209,6 @@ mod tests {
         Maker {
             source: Source::Whole(content.clone()),
             filter: Box::new(Doubling),
-            coding: "double",
             fill: fill.clone(),
             coded: content.coded.clone(),
             keep: true,
@@ -258,10 +262,13 @@ mod tests {
         let (coded, fill) = (plain.coded.clone(), begin());
         let found = coded.copy("double", || Some(fill.clone()));
         let source = Source::Arriving(Reader::joiner(plain.clone()));
-        let (coding, filter, keep, over) = ("double", Box::new(Doubling), false, false);
-        let maker = Maker { source, filter, coding, fill, coded: coded.clone(), keep, over };
+        let (filter, keep, over) = (Box::new(Doubling), false, false);
+        let maker = Maker { source, filter, fill: fill.clone(), coded: coded.clone(), keep, over };
         drop(found);
+        // Unread, it goes; another one that was begun meanwhile stays.
+        assert!(coded.leave_unread(&fill));
+        let other = coded.copy("double", || Some(begin()));
         assert!(!maker.make().await, "nobody is there any more");
-        assert!(!coded.any() && !plain.has_joiners());
+        assert!(coded.any() && other.is_some() && !plain.has_joiners());
     }
 }

@@ -52,7 +52,7 @@ struct State {
     arrived: u64,
     end: Option<End>,
     oversize: bool,
-    /// How far each joiner has read, by its number.
+    /// How far each joiner has read, by its number; where the leader paces.
     joined: HashMap<u64, u64>,
 }
 
@@ -287,7 +287,9 @@ impl Reader {
     pub fn joiner(fill: Arc<Fill>) -> Self {
         fill.joiners.fetch_add(1, AcqRel);
         let reader = Self::new(fill, false);
-        reader.fill.state.lock().joined.insert(reader.number, 0);
+        if reader.fill.paced() {
+            reader.fill.state.lock().joined.insert(reader.number, 0);
+        }
         reader
     }
 
@@ -363,7 +365,7 @@ impl Reader {
             } else {
                 self.offset += (skip + take) as usize;
             }
-            if !self.leader {
+            if !self.leader && fill.paced() {
                 state.joined.insert(self.number, self.position);
             }
             if take == 0 {

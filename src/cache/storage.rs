@@ -163,8 +163,25 @@ struct Copying {
 }
 
 enum Of {
-    Whole(Arc<Content>),
+    Whole(Stored),
     Arriving(Arc<Fill>),
+}
+
+/// A coding may add a little to what it cannot shrink.
+fn most(length: u64) -> u64 {
+    length + length / 8 + (64 << 10)
+}
+
+impl Copying {
+    /// Whether a copy could be made now, and kept.
+    fn has_room(&self) -> bool {
+        let cache = self.place.cache;
+        let weight = match &self.of {
+            Of::Whole(stored) => stored.weight() + self.limit,
+            Of::Arriving(_) => most(self.room),
+        };
+        cache.map.fits(0, weight) && cache.ledger.fits(self.room)
+    }
 }
 
 /// Where a response stands.
@@ -195,40 +212,35 @@ impl Handler {
     /// Whether a coding of the content would be shared with others: it comes whole from the store or
     /// arrives on behalf of another request, and there is room for it.
     pub fn shared(&self) -> bool {
-        self.copying().is_some_and(|copying| copying.coded.any() || copying.place.cache.ledger.fits(copying.room))
+        self.copying().is_some_and(|copying| copying.coded.any() || copying.has_room())
     }
 
-    /// What a copy would be made of, and how it is bounded; `None` where it would not be shared.
+    /// What a copy would be made of, and how it is bounded; `None` for what is nobody else's.
     fn copying(&self) -> Option<Copying> {
-        // A coding may add a little to what it cannot shrink.
-        let most = |length: u64| length + length / 8 + (64 << 10);
         match &self.0 {
             Source::Whole(hit, place) => {
-                let content = &hit.stored.content;
-                let limit = most(content.length);
-                place.cache.map.fits(0, hit.stored.weight() + limit).then(|| Copying {
+                let Stored { head, content } = &hit.stored;
+                Some(Copying {
                     place: *place,
-                    head: hit.stored.head.clone(),
+                    head: head.clone(),
                     coded: content.coded.clone(),
-                    of: Of::Whole(content.clone()),
-                    limit,
+                    limit: most(content.length),
                     room: content.length,
                     patience: COPY_PATIENCE,
+                    of: Of::Whole(hit.stored.clone()),
                 })
             }
             Source::Filling(reader, place) if reader.joined() => {
                 let fill = &reader.fill;
-                let limit = fill.length().map_or(fill.limit() + (64 << 10), most);
-                // Without a length, room is taken as it is needed.
-                let room = fill.length().unwrap_or(0);
-                place.cache.map.fits(0, most(room)).then(|| Copying {
+                Some(Copying {
                     place: *place,
                     head: fill.head.clone(),
                     coded: fill.coded.clone(),
-                    of: Of::Arriving(fill.clone()),
-                    limit,
-                    room,
+                    limit: fill.length().map_or(fill.limit() + (64 << 10), most),
+                    // Without a length, room is taken as it is needed.
+                    room: fill.length().unwrap_or(0),
                     patience: fill.patience(),
+                    of: Of::Arriving(fill.clone()),
                 })
             }
             _ => None,
@@ -244,14 +256,15 @@ impl Handler {
         filter: Box<dyn ContentFilter>,
         head_only: bool,
     ) -> Result<Option<u64>, Box<dyn ContentFilter>> {
-        let Some(Copying { place, head, coded, of, limit, room, patience }) = self.copying() else {
-            return Err(filter);
-        };
+        let Some(copying) = self.copying() else { return Err(filter) };
+        let (place, coded) = (copying.place, copying.coded.clone());
         let mut begun = None;
+        // Weighed before the copies are locked, and only where one might have to be begun.
+        let may_begin = !head_only && !coded.has(coding) && copying.has_room();
         let found = coded.copy(coding, || {
-            let room = place.cache.ledger.reserve(room).filter(|_| !head_only)?;
-            let terms = Terms { length: None, limit, patience };
-            let fill = Fill::new(place.cache.next_fill(), head.clone(), terms, Some(room));
+            let room = may_begin.then(|| place.cache.ledger.reserve(copying.room))??;
+            let terms = Terms { length: None, limit: copying.limit, patience: copying.patience };
+            let fill = Fill::new(place.cache.next_fill(), copying.head.clone(), terms, Some(room));
             begun = Some(fill.clone());
             Some(fill)
         });
@@ -260,20 +273,20 @@ impl Handler {
             None => return Err(filter),
             Some(coded::Found::There(content)) => {
                 let length = content.length;
-                self.0 = Source::Whole(Hit::new(Stored { head, content }), place);
+                self.0 = Source::Whole(Hit::new(Stored { head: copying.head, content }), place);
                 return Ok(Some(length));
             }
             Some(coded::Found::Making(reader)) => self.0 = Source::Filling(reader, place),
         }
         if let Some(fill) = begun {
-            let (source, keep) = match of {
-                Of::Whole(content) => (coded::Source::Whole(content), true),
+            let (source, keep) = match copying.of {
+                Of::Whole(stored) => (coded::Source::Whole(stored.content), true),
                 // The filter flushes what has no length.
                 Of::Arriving(plain) => {
                     (coded::Source::Arriving(Reader::joiner(plain.clone())), plain.length().is_some())
                 }
             };
-            let maker = Maker { source, filter, coding, fill, coded: coded.clone(), keep, over: false };
+            let maker = Maker { source, filter, fill, coded: coded.clone(), keep, over: false };
             // Its first reader may leave; it goes on for the others.
             tokio::spawn(async move {
                 if maker.make().await {

@@ -3,8 +3,9 @@
 use std::fmt;
 
 use super::environment::Hidden;
-use super::place::{Fault, Index, Place, Scalar, parent};
-use crate::{plugins, secret};
+use super::place::{Fault, Index, Place, Scalar};
+use super::secrets::{below_a_secret, is_secret, without_number};
+use crate::plugins;
 
 /// One complaint.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -157,26 +158,6 @@ impl<'a> Complaints<'a> {
     }
 }
 
-fn without_number(message: &str) -> String {
-    for kind in ["integer `", "floating point `"] {
-        if let Some((before, rest)) = message.split_once(kind)
-            && let Some((_, after)) = rest.split_once('`')
-        {
-            return format!("{before}{kind}***`{after}");
-        }
-    }
-    message.to_owned()
-}
-
-/// Whether what stands there must not be seen. The names of users may be, unless they look like a hash.
-fn is_secret(scalar: &Scalar) -> bool {
-    let path = if scalar.is_key { parent(&scalar.path).unwrap_or("") } else { &scalar.path };
-    // The names of upstreams are the operator's own.
-    let path = path.strip_prefix("upstreams.").and_then(|rest| rest.split_once('.')).map_or(path, |(_, rest)| rest);
-    let below = path.split(['.', '[']).any(|key| secret::holds_secrets(key) && !(scalar.is_key && key == "users"));
-    below || secret::looks_like_a_hash(&scalar.text)
-}
-
 /// The decoder speaks of its own types.
 fn in_plain_words(message: &str) -> String {
     const WORDS: &[(&str, &str)] = &[
@@ -218,24 +199,6 @@ pub fn faults(file: &str, text: &str, faults: Vec<Fault>) -> Error {
         Problem { place: Some(fault.place), message: fault.message, line: line.map(str::to_owned) }
     };
     Error { file: file.to_owned(), problems: faults.into_iter().map(problem).collect() }
-}
-
-/// Whether a line, or one above it down from the left edge, has a key that could hold secrets.
-fn below_a_secret(text: &str, number: usize) -> bool {
-    let lines: Vec<_> = text.lines().take(number).collect();
-    for (above, line) in lines.iter().rev().enumerate() {
-        let mut words = line.split(|c: char| !c.is_alphanumeric() && !matches!(c, '_' | '-'));
-        if words.any(secret::holds_secrets) || secret::looks_like_a_hash(line) {
-            return true;
-        }
-        let key = line.split(':').next().filter(|key| key.len() < line.len());
-        if above > 0
-            && key.is_some_and(|key| !key.is_empty() && key.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_'))
-        {
-            return false;
-        }
-    }
-    false
 }
 
 /// The error for something that has no place in the file.

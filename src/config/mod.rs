@@ -10,6 +10,7 @@ mod environment;
 pub mod error;
 pub mod place;
 mod schema;
+mod secrets;
 pub mod settings;
 
 use std::collections::{BTreeMap, BTreeSet};

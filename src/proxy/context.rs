@@ -86,6 +86,11 @@ impl Ctx {
         self.route.as_ref()?.cache.as_ref()
     }
 
+    /// The plugins: the route's, or the site's where there is no route.
+    pub fn chain(&self) -> &Chain {
+        self.route.as_ref().map_or(&self.snapshot.plan.site, |route| &route.chain)
+    }
+
     /// Asks the plugins: the route's, or the site's where there is no route.
     pub fn plugins<R>(&mut self, ask: impl FnOnce(&Chain, &mut Exchange) -> R) -> Result<R, Panicked> {
         let asked = match self.route.clone() {

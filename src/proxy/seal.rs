@@ -25,8 +25,8 @@ pub enum Made {
     There,
 }
 
-/// Age, Via, Cache-Status, then the plugins. Fails only when one of them panics, and then with nothing
-/// of theirs at work on the content.
+/// Age, Via, Cache-Status, then the plugins. Fails only when one of them panics, or pushes a filter where one
+/// has given up before, and then with nothing of theirs at work on the content.
 pub fn seal(
     session: &mut Session,
     head: &mut ResponseHeader,
@@ -43,11 +43,11 @@ pub fn seal(
         tell(head, ctx, status);
         ctx.exchange.cache = Some(status);
     }
-    ctx.exchange.stored = made == Made::There && caching::is_shared(session);
-    ctx.exchange.unconditional = match head.status.as_u16() {
-        304 if made == Made::There => caching::unconditional(session, ctx),
-        _ => None,
-    };
+    if made == Made::There && ctx.chain().rewrites_responses() {
+        ctx.exchange.stored = caching::is_shared(session);
+        let confirms = head.status == 304;
+        ctx.exchange.unconditional = if confirms { caching::unconditional(session, ctx) } else { None };
+    }
     let request = session.req_header();
     // Of a refresh in the background nothing leaves.
     let mut rewritten = match ctx.exchange.background {

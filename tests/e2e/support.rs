@@ -220,8 +220,12 @@ impl Process {
     }
 
     /// Waits until it accepts.
-    pub fn ready(self, port: u16) -> Self {
-        wait_until(|| TcpStream::connect(("127.0.0.1", port)).is_ok());
+    pub fn ready(mut self, port: u16) -> Self {
+        wait_until(|| {
+            let ended = self.child.try_wait().unwrap();
+            assert!(ended.is_none(), "it ended before it accepted on {port}: {ended:?}");
+            TcpStream::connect(("127.0.0.1", port)).is_ok()
+        });
         self
     }
 
