@@ -20,6 +20,7 @@ use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
+use http::HeaderValue;
 use parking_lot::Mutex;
 use pingora::protocols::{
     GetProxyDigest, GetSocketDigest, GetTimingDigest, Peek, Shutdown, SocketDigest, Ssl, TimingDigest, UniqueID,
@@ -89,6 +90,7 @@ pub struct Connection {
     expired: AtomicU8,
     gone: AtomicBool,
     hold: AtomicBool,
+    date: Mutex<Option<HeaderValue>>,
     reset: AtomicBool,
     joiners: Mutex<Option<Arc<AtomicUsize>>>,
     exchanges: AtomicU64,
@@ -106,6 +108,7 @@ impl Connection {
             expired: AtomicU8::new(0),
             gone: AtomicBool::new(false),
             hold: AtomicBool::new(false),
+            date: Mutex::new(None),
             reset: AtomicBool::new(false),
             joiners: Mutex::new(None),
             exchanges: AtomicU64::new(0),
@@ -160,8 +163,10 @@ impl Connection {
         self.gone.load(Relaxed)
     }
 
-    /// A head is about to be written: it may wait for its first content.
-    pub fn hold_head(&self) {
+    /// A head is about to be written: it may wait for its first content. The engine puts its own time on it;
+    /// `date` is the one that it came with.
+    pub fn hold_head(&self, date: Option<HeaderValue>) {
+        *self.date.lock() = date;
         self.hold.store(true, Relaxed);
     }
 
@@ -291,6 +296,9 @@ impl Watched {
         // Only the head itself may wait, and only a short one.
         if self.connection.hold.swap(false, Relaxed) && self.held.is_empty() && total <= HELD {
             bufs.iter().for_each(|buf| self.held.extend_from_slice(buf));
+            if let Some(date) = self.connection.date.lock().take() {
+                set_date(&mut self.held, date.as_bytes());
+            }
             return Poll::Ready(Ok(total));
         }
         loop {
@@ -341,6 +349,17 @@ impl Watched {
         }
         self.held = Vec::new();
         Poll::Ready(Ok(()))
+    }
+}
+
+/// Puts a date in the place of the one in a head, where they are as long as each other.
+fn set_date(head: &mut [u8], date: &[u8]) {
+    const NAME: &[u8] = b"\r\ndate: ";
+    let end = head.windows(4).position(|four| four == b"\r\n\r\n").unwrap_or(0);
+    let found = head[..end].windows(NAME.len()).position(|part| part.eq_ignore_ascii_case(NAME));
+    let Some(at) = found.map(|at| at + NAME.len()) else { return };
+    if head[at..].get(date.len()..date.len() + 2) == Some(b"\r\n") {
+        head[at..at + date.len()].copy_from_slice(date);
     }
 }
 
@@ -476,7 +495,7 @@ mod tests {
     #[tokio::test]
     async fn a_head_waits_for_content_and_they_leave_together() {
         let (mut client, mut watched) = pair().await;
-        watched.connection().hold_head();
+        watched.connection().hold_head(None);
         watched.write_all(b"head ").await.unwrap();
         assert_eq!(watched.held, b"head ");
         watched.write_all(b"content").await.unwrap();
@@ -486,10 +505,28 @@ mod tests {
         assert_eq!(&got, b"head content");
     }
 
+    #[test]
+    fn a_date_takes_the_place_of_another() {
+        let of = |head: &str, date: &str| {
+            let mut head = head.as_bytes().to_vec();
+            set_date(&mut head, date.as_bytes());
+            String::from_utf8(head).unwrap()
+        };
+        let (old, new) = ("Sun, 06 Nov 1994 08:49:37 GMT", "Tue, 01 Dec 2026 00:00:00 GMT");
+        for (name, after) in [("Date", "x"), ("date", "date: y")] {
+            let head = |date| format!("HTTP/1.1 200 OK\r\n{name}: {date}\r\na: b\r\n\r\n{after}");
+            assert_eq!(of(&head(new), old), head(old));
+            assert_eq!(of(&head(new), "0"), head(new), "of another length");
+        }
+        let without = "HTTP/1.1 200 OK\r\na: b\r\n\r\nx\r\nDate: Tue, 01 Dec 2026 00:00:00 GMT\r\n";
+        assert_eq!(of(without, old), without, "content is not a head");
+        assert_eq!(of("HTTP/1.1 200 OK\r\nDate: x", old), "HTTP/1.1 200 OK\r\nDate: x");
+    }
+
     #[tokio::test]
     async fn a_head_without_content_leaves_when_we_wait_for_the_client() {
         let (mut client, mut watched) = pair().await;
-        watched.connection().hold_head();
+        watched.connection().hold_head(None);
         watched.write_all(b"head").await.unwrap();
         let mut got = [0; 4];
         let mut idle = [0; 1];

@@ -16,7 +16,9 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method};
 use regex::RegexSet;
 
 use crate::cache::policy::Policy;
+use crate::cache::vary::Chosen;
 use crate::fields::path;
+use crate::fields::query::Rules;
 use crate::handler::Handler;
 use crate::plugin::Chain;
 use crate::upstream::Upstream;
@@ -50,8 +52,24 @@ pub enum Destination {
 pub struct RouteCache {
     /// The rules.
     pub policy: Policy,
+    /// Which parameters of the query count.
+    pub query: Rules,
+    /// Which cookies and fields choose a variant.
+    pub chosen: Chosen,
     /// A field for the one-word status.
     pub status_header: Option<HeaderName>,
+}
+
+impl RouteCache {
+    /// What of it counts for whether two routes may share what is stored.
+    pub fn shape(&self) -> String {
+        let Chosen { cookies, headers } = &self.chosen;
+        let policy = &self.policy;
+        if cookies.is_empty() && headers.is_empty() && policy.shared_cookies.is_empty() {
+            return String::new();
+        }
+        format!(" {cookies:?} {headers:?} {:?}", policy.shared_cookies)
+    }
 }
 
 /// A compiled route.

@@ -8,7 +8,9 @@
 //!
 //! There is one store for all routes. It lives as long as the process.
 
+pub mod aside;
 pub mod coded;
+pub mod families;
 pub mod fill;
 pub mod key;
 pub mod ledger;
@@ -18,9 +20,10 @@ pub mod storage;
 pub mod stored;
 pub mod vary;
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -31,9 +34,11 @@ use pingora::cache::{CacheKey, CacheMeta, CacheOptionOverrides, HttpCache, NoCac
 use pingora::http::ResponseHeader;
 
 use crate::clock::{Clock, Moment};
+use crate::fields::query::{Rules, no_vary_search};
 use crate::memory::{Change, Memory, Usage};
+use families::Families;
 use fill::{Fill, Terms};
-use key::Keys;
+use key::{Keys, Parts};
 use ledger::Ledger;
 use rule::Rule;
 use storage::{Decision, Slot};
@@ -50,6 +55,8 @@ pub struct Limits {
     pub max_unsized: u64,
     /// Bytes that responses may hold while they arrive.
     pub fills: u64,
+    /// Variants of one target.
+    pub max_variants: usize,
 }
 
 /// How long a request to the origin may keep others waiting for its head. Who waits has a shorter
@@ -65,7 +72,13 @@ const UNCACHEABLE_FOR: Duration = Duration::from_secs(60);
 /// How long an invalidation is remembered, for responses that were on their way when it came.
 const INVALIDATED_FOR: Duration = Duration::from_secs(120);
 
-/// Bytes for each of those two memories.
+/// How long it is remembered what a path's responses say about their queries.
+const SEARCH_FOR: Duration = Duration::from_secs(86_400);
+
+/// How often a request looks again after waiting for another that came to nothing; its patience ends it before.
+const TRIES: usize = 1000;
+
+/// Bytes for each of those memories.
 const REMEMBERED: u64 = 4 << 20;
 
 /// The cache.
@@ -79,6 +92,11 @@ pub struct Cache {
     ledger: Arc<Ledger>,
     uncacheable: Memory<HashBinary, NoCacheReason>,
     invalidated: Memory<HashBinary, Moment>,
+    families: Families,
+    /// By path: what its responses said last about their queries (`No-Vary-Search`).
+    searches: Memory<HashBinary, Arc<Rules>>,
+    /// Whether there has been any.
+    searching: AtomicBool,
 }
 
 impl std::fmt::Debug for Cache {
@@ -100,6 +118,9 @@ impl Cache {
             ledger: Arc::new(Ledger::new(limits.fills)),
             uncacheable: Memory::new(REMEMBERED),
             invalidated: Memory::new(REMEMBERED),
+            families: Families::new(REMEMBERED, limits.max_variants),
+            searches: Memory::new(REMEMBERED),
+            searching: AtomicBool::new(false),
         }))
     }
 
@@ -115,14 +136,42 @@ impl Cache {
     pub fn set_limits(&self, limits: Limits) {
         self.ledger.set_limit(limits.fills);
         self.map.set_budget(limits.memory);
+        self.families.set_most(limits.max_variants);
         // What was too large may not be any more: all that is remembered goes.
         self.uncacheable.set_budget(0);
         self.uncacheable.set_budget(REMEMBERED);
     }
 
-    /// Makes keys.
-    pub fn keys(&self) -> &Keys {
-        &self.keys
+    /// The key of these parts. Where the path's responses have said that some queries get the same one, all
+    /// of those queries have one key; what they said comes with it then.
+    pub fn key(&self, parts: &Parts<'_>) -> (CacheKey, Option<Arc<Rules>>) {
+        if self.searching.load(Relaxed)
+            && let Ok(target) = std::str::from_utf8(parts.target)
+            && target.contains('?')
+            && let Some(rules) = self.searches.get(&self.search_place(parts), self.clock.now())
+            && let Cow::Owned(form) = rules.apply(target)
+        {
+            return (self.keys.key(&Parts { target: form.as_bytes(), ..*parts }), Some(rules));
+        }
+        (self.keys.key(parts), None)
+    }
+
+    fn search_place(&self, parts: &Parts<'_>) -> HashBinary {
+        let path = parts.target.split(|byte| *byte == b'?').next().unwrap_or_default();
+        self.keys.key(&Parts { target: path, ..*parts }).primary_bin()
+    }
+
+    /// Takes note of what a response says about queries; whether it fits the key that was made by `used`.
+    pub fn search(&self, parts: &Parts<'_>, response: &ResponseHeader, used: Option<&Rules>) -> Result<(), Rule> {
+        let said = no_vary_search(&response.headers);
+        let fits = used.is_none_or(|used| said.as_ref() == Some(used));
+        if let Some(rules) = said {
+            let now = self.clock.now();
+            let weight = rules.names.iter().map(|name| name.len() as u64 + 48).sum::<u64>() + 96;
+            self.searches.put(self.search_place(parts), Arc::new(rules), weight, Some(now.after(SEARCH_FOR)), now);
+            self.searching.store(true, Relaxed);
+        }
+        if fits { Ok(()) } else { Err(Rule::SearchChanged) }
     }
 
     /// Turns the engine's cache on for one request. One that waits for another's fill does so for
@@ -130,6 +179,7 @@ impl Cache {
     pub fn enable(&'static self, cache: &mut HttpCache, patience: Option<Duration>) {
         let mut options = CacheOptionOverrides::default();
         options.wait_timeout = patience;
+        options.max_lock_retries = Some(TRIES);
         let lock = patience.map(|_| self.lock.as_ref());
         cache.enable(self, None, Some(self), lock, Some(options));
     }
@@ -182,6 +232,9 @@ impl Cache {
         let hash = key.primary_bin();
         let now = self.clock.now();
         self.invalidated.put(hash, now, 0, Some(now.after(INVALIDATED_FOR)), now);
+        for variant in self.families.take(hash, now).iter() {
+            self.forget(*variant);
+        }
         self.forget(hash)
     }
 
@@ -221,6 +274,8 @@ impl Cache {
         self.map.sweep(now);
         self.uncacheable.sweep(now);
         self.invalidated.sweep(now);
+        self.families.sweep(now);
+        self.searches.sweep(now);
     }
 
     /// How much is stored.

@@ -10,21 +10,21 @@ use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
 
 use http::header::{
-    AGE, AUTHORIZATION, CONTENT_RANGE, CONTENT_TYPE, COOKIE, DATE, ETAG, EXPIRES, LAST_MODIFIED, PRAGMA, SET_COOKIE,
-    UPGRADE,
+    AGE, AUTHORIZATION, CACHE_CONTROL, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_LOCATION, CONTENT_TYPE, COOKIE, DATE,
+    ETAG, EXPIRES, LAST_MODIFIED, PRAGMA, SET_COOKIE, TRANSFER_ENCODING, UPGRADE, VARY,
 };
-use http::{HeaderMap, Method};
+use http::{HeaderMap, HeaderName, Method};
 use pingora::http::{RequestHeader, ResponseHeader};
 
 use super::rule::Rule;
 use crate::clock::Moment;
-use crate::fields::cache_control::CacheControl;
+use crate::fields::cache_control::{CacheControl, delta_seconds};
 use crate::fields::cache_status::Forward;
 use crate::fields::conditional::weakly_equal;
-use crate::fields::{date, vary};
+use crate::fields::{cookies, date, reference, vary};
 
 /// How a route caches, as the policy needs to know it.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub struct Policy {
     /// Store by `ttl` whatever `Cache-Control` and `Expires` say.
     pub force: bool,
@@ -34,10 +34,39 @@ pub struct Policy {
     pub ignore_cookies: bool,
     /// `Set-Cookie` is taken off instead of refusing the response.
     pub strip_set_cookie: bool,
+    /// Cookies that are the same for everybody: a response that sets only such is stored with them.
+    pub shared_cookies: Vec<String>,
+    /// Fields that count instead of `Cache-Control` and `Expires`, the first well-formed one (RFC 9213 §2.2).
+    pub targeted: Vec<HeaderName>,
+    /// What requests say in `Cache-Control` and `Pragma` does not count.
+    pub ignore_client_directives: bool,
     /// A grant of the operator where the origin says nothing.
     pub stale_while_revalidate: Duration,
     /// A grant of the operator where the origin says nothing.
     pub stale_if_error: Duration,
+}
+
+impl Default for Policy {
+    fn default() -> Self {
+        Policy {
+            force: false,
+            ttl: Ttl::default(),
+            ignore_cookies: false,
+            strip_set_cookie: false,
+            shared_cookies: Vec::new(),
+            targeted: vec![HeaderName::from_static("cdn-cache-control")],
+            ignore_client_directives: false,
+            stale_while_revalidate: Duration::ZERO,
+            stale_if_error: Duration::ZERO,
+        }
+    }
+}
+
+impl Policy {
+    /// What the client demands, as far as it counts.
+    fn demands(&self, request: &HeaderMap) -> CacheControl {
+        if self.force || self.ignore_client_directives { CacheControl::default() } else { CacheControl::of(request) }
+    }
 }
 
 /// How long `force` keeps a response, by its status.
@@ -70,6 +99,8 @@ pub struct Life {
     pub stale_if_error: Duration,
     /// `no-cache`: never without validation.
     pub validate_always: bool,
+    /// `must-revalidate` and its kin: a client's `max-stale` does not count.
+    pub strict: bool,
     /// May answer requests that carry `Authorization`.
     pub authorized: bool,
     /// Has an `ETag` or a `Last-Modified`.
@@ -125,7 +156,7 @@ pub fn admit(request: &RequestHeader, has_content: bool, policy: &Policy) -> Res
         if request.headers.contains_key(COOKIE) && !policy.ignore_cookies {
             return Err((Forward::Bypass, Rule::Cookie));
         }
-    } else if CacheControl::of(&request.headers).no_store {
+    } else if policy.demands(&request.headers).no_store {
         return Err((Forward::Request, Rule::RequestNoStore));
     }
     Ok(())
@@ -144,13 +175,11 @@ pub struct Arrival {
     pub age: Duration,
 }
 
-/// The `Age` of a response; the largest where there are several, zero where there is none.
+/// The `Age` of a response: the first member counts, and one that is no number does not (RFC 9111 §5.1).
 pub fn said_age(fields: &HeaderMap) -> Duration {
-    let said = fields.get_all(AGE).iter().filter_map(|value| value.to_str().ok()?.trim().parse::<u64>().ok()).max();
-    Duration::from_secs(said.unwrap_or(0))
+    let first = fields.get(AGE).and_then(|line| line.as_bytes().split(|byte| *byte == b',').next());
+    first.and_then(|member| delta_seconds(member.trim_ascii())).unwrap_or_default()
 }
-
-const CDN_CACHE_CONTROL: &str = "cdn-cache-control";
 
 /// Fields that differ from client to client although the client did not send them.
 const UNKEYED: &[&str] = &["forwarded", "via", "x-forwarded-for", "x-real-ip"];
@@ -159,14 +188,12 @@ const UNKEYED: &[&str] = &["forwarded", "via", "x-forwarded-for", "x-real-ip"];
 pub fn judge(request: &HeaderMap, response: &ResponseHeader, policy: &Policy, at: Arrival) -> Result<Life, Rule> {
     let fields = &response.headers;
     let status = response.status.as_u16();
-    if matches!(status, 206 | 416) || fields.contains_key(CONTENT_RANGE) {
+    // In no other status Content-Range has a meaning (RFC 9110 §14.4).
+    if matches!(status, 206 | 416) {
         return Err(Rule::Partial);
     }
     if response.status.is_informational() || status == 304 {
         return Err(Rule::Status);
-    }
-    if fields.contains_key(SET_COOKIE) && !policy.strip_set_cookie {
-        return Err(Rule::SetCookie);
     }
     // What we tell the origin about the client is not in the request that a variant is named by.
     match vary::nominated(fields) {
@@ -178,10 +205,45 @@ pub fn judge(request: &HeaderMap, response: &ResponseHeader, policy: &Policy, at
     }
     let validator = fields.contains_key(ETAG) || fields.contains_key(LAST_MODIFIED);
     if policy.force {
+        if sets_a_cookie_of_somebody(fields, policy) {
+            return Err(Rule::SetCookie);
+        }
         forced(status, policy, validator, at)
     } else {
         respected(request, response, policy, validator, at)
     }
+}
+
+/// Whether the response sets a cookie that is not the same for everybody.
+pub fn sets_a_cookie_of_somebody(fields: &HeaderMap, policy: &Policy) -> bool {
+    let shared = |name: &[u8]| policy.shared_cookies.iter().any(|shared| shared.as_bytes() == name);
+    !policy.strip_set_cookie && !cookies::set(fields).all(shared)
+}
+
+/// What the response says of itself: the first targeted field that is well-formed, else `Cache-Control`; and
+/// whether it was targeted.
+fn directives(fields: &HeaderMap, policy: &Policy) -> (CacheControl, bool) {
+    match policy.targeted.iter().find_map(|name| CacheControl::targeted(fields, name)) {
+        Some(directives) => (directives, true),
+        None => (CacheControl::of(fields), false),
+    }
+}
+
+/// The fields that go to the first client and are not kept (RFC 9111 §5.2.2.4 and §5.2.2.7). Those that say
+/// what the content is, and for whom, are not a person's: without them the rest would be another response.
+pub fn withheld(fields: &HeaderMap, policy: &Policy) -> Vec<HeaderName> {
+    if policy.force {
+        return Vec::new();
+    }
+    let mut names = directives(fields, policy).0.withheld;
+    names
+        .retain(|name| ![CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, DATE, TRANSFER_ENCODING, VARY].contains(name));
+    names
+}
+
+/// Statuses whose rules for caches we follow, for `must-understand` (RFC 9111 §5.2.2.3).
+fn understood(status: u16) -> bool {
+    matches!(status, 200..=205 | 300..=303 | 307 | 308 | 400..=411 | 413..=415 | 417 | 421 | 422 | 426 | 500..=505)
 }
 
 fn event_stream(fields: &HeaderMap) -> bool {
@@ -200,6 +262,7 @@ fn forced(status: u16, policy: &Policy, validator: bool, at: Arrival) -> Result<
         stale_while_revalidate: policy.stale_while_revalidate,
         stale_if_error: policy.stale_if_error,
         validate_always: false,
+        strict: false,
         authorized: false,
         validator,
         rule: Rule::Forced,
@@ -213,14 +276,18 @@ fn respected(
     validator: bool,
     at: Arrival,
 ) -> Result<Life, Rule> {
-    // A targeted field counts instead of Cache-Control and Expires (RFC 9213 §2.2).
-    let targeted = response.headers.contains_key(CDN_CACHE_CONTROL);
-    let cc = CacheControl::named(&response.headers, if targeted { CDN_CACHE_CONTROL } else { "cache-control" });
-    if cc.no_store {
+    let (cc, targeted) = directives(&response.headers, policy);
+    if cc.must_understand && !understood(response.status.as_u16()) {
+        return Err(Rule::Status);
+    }
+    if cc.no_store && !cc.must_understand {
         return Err(Rule::NoStore);
     }
     if cc.private {
         return Err(Rule::Private);
+    }
+    if !cc.withheld.contains(&SET_COOKIE) && sets_a_cookie_of_somebody(&response.headers, policy) {
+        return Err(Rule::SetCookie);
     }
     let authorized = cc.public || cc.s_maxage.is_some() || cc.must_revalidate;
     let credentials = request.contains_key(AUTHORIZATION);
@@ -249,6 +316,7 @@ fn respected(
         stale_while_revalidate: window(cc.stale_while_revalidate, policy.stale_while_revalidate),
         stale_if_error: window(cc.stale_if_error, policy.stale_if_error),
         validate_always: cc.no_cache,
+        strict: strict || cc.s_maxage.is_some(),
         authorized,
         validator,
         rule,
@@ -270,8 +338,8 @@ fn explicit_lifetime(fields: &HeaderMap, cc: &CacheControl, wall: SystemTime, ta
         return Some(age);
     }
     fields.get(EXPIRES).filter(|_| !targeted)?;
-    let Some(expires) = date::of(fields, EXPIRES) else { return Some(Duration::ZERO) };
-    let date = date::of(fields, DATE).unwrap_or(wall);
+    let Some(expires) = date::of(fields, EXPIRES, wall) else { return Some(Duration::ZERO) };
+    let date = date::of(fields, DATE, wall).unwrap_or(wall);
     Some(expires.duration_since(date).unwrap_or_default())
 }
 
@@ -283,15 +351,16 @@ fn heuristic_lifetime(response: &ResponseHeader, cc: &CacheControl, wall: System
     if !by_default && !cc.public {
         return None;
     }
-    let modified = date::of(&response.headers, LAST_MODIFIED)?;
-    let date = date::of(&response.headers, DATE).unwrap_or(wall);
+    let modified = date::of(&response.headers, LAST_MODIFIED, wall)?;
+    let date = date::of(&response.headers, DATE, wall).unwrap_or(wall);
     let age = date.duration_since(modified).ok()?;
     Some((age / 10).min(Duration::from_secs(86_400)))
 }
 
 /// The corrected initial age (RFC 9111 §4.2.3).
 fn initial_age(fields: &HeaderMap, at: Arrival) -> Duration {
-    let apparent = date::of(fields, DATE).and_then(|date| at.wall.duration_since(date).ok()).unwrap_or_default();
+    let date = date::of(fields, DATE, at.wall);
+    let apparent = date.and_then(|date| at.wall.duration_since(date).ok()).unwrap_or_default();
     // Dates have whole seconds, and servers keep one for a second: so much says nothing about age.
     let apparent = if apparent < Duration::from_secs(2) { Duration::ZERO } else { apparent };
     apparent.max(at.age.saturating_add(at.delay))
@@ -304,6 +373,8 @@ pub enum Reuse {
     Fresh,
     /// Send it: it arrived after this request came, on behalf of another one (RFC 9111 §4).
     Collapsed,
+    /// Send it: it is stale, and the request says that this is good enough (RFC 9111 §5.2.1.2).
+    Accepted,
     /// Only within its stale windows, or after validation.
     Stale,
     /// Only after validation: the request or the response insists.
@@ -325,11 +396,10 @@ pub fn reuse(request: &HeaderMap, life: &Life, policy: &Policy, came: Moment, no
     if life.received >= came {
         return Reuse::Collapsed;
     }
-    if policy.force {
-        return if life.fresh(now) { Reuse::Fresh } else { Reuse::Stale };
-    }
-    let cc = CacheControl::of(request);
-    let pragma = !request.contains_key(http::header::CACHE_CONTROL)
+    let cc = policy.demands(request);
+    let pragma = !policy.force
+        && !policy.ignore_client_directives
+        && !request.contains_key(CACHE_CONTROL)
         && request.get_all(PRAGMA).iter().any(|value| value.as_bytes().eq_ignore_ascii_case(b"no-cache"));
     if cc.no_cache || pragma || life.validate_always {
         return Reuse::Validate;
@@ -341,16 +411,62 @@ pub fn reuse(request: &HeaderMap, life: &Life, policy: &Policy, came: Moment, no
     if cc.min_fresh.is_some_and(|wanted| life.lifetime.saturating_sub(age) < wanted) {
         return Reuse::Validate;
     }
-    if life.fresh(now) { Reuse::Fresh } else { Reuse::Stale }
+    match life.fresh(now) {
+        true => Reuse::Fresh,
+        false if !life.strict && cc.max_stale.is_some_and(|limit| life.stale_for(now) <= limit) => Reuse::Accepted,
+        false => Reuse::Stale,
+    }
 }
 
-/// Whether a 304 speaks of this stored response (RFC 9111 §4.3.4): its tag, if it has one, is the stored one.
-pub fn validates(not_modified: &HeaderMap, stored: &HeaderMap) -> bool {
-    match (not_modified.get(ETAG), stored.get(ETAG)) {
+/// Whether the request may only be answered from the store (RFC 9111 §5.2.1.7).
+pub fn only_if_cached(request: &HeaderMap, policy: &Policy) -> bool {
+    policy.demands(request).only_if_cached
+}
+
+/// Whether a 304 speaks of this stored response (RFC 9111 §4.3.4): what it says of tag and date is what is
+/// stored, and so are the fields that chose the response.
+pub fn validates(not_modified: &HeaderMap, stored: &HeaderMap) -> Result<(), Rule> {
+    let same = match (not_modified.get(ETAG), stored.get(ETAG)) {
         (Some(tag), Some(stored)) => weakly_equal(tag.as_bytes(), stored.as_bytes()),
         (Some(_), None) => false,
-        (None, _) => true,
+        (None, _) => not_modified.get(LAST_MODIFIED).is_none_or(|date| stored.get(LAST_MODIFIED) == Some(date)),
+    };
+    if !same {
+        return Err(Rule::WrongValidator);
     }
+    // The variant was named by the fields of the stored response; another choice would need another name.
+    let other = not_modified.contains_key(VARY) && vary::nominated(not_modified).ok() != vary::nominated(stored).ok();
+    if other { Err(Rule::VaryChanged) } else { Ok(()) }
+}
+
+/// What the 200 for a `HEAD` says of a stored response for `GET` (RFC 9111 §4.3.5): whether it is still
+/// the same. `None` when it says nothing.
+pub fn confirms(head: &ResponseHeader, stored: &ResponseHeader) -> Option<bool> {
+    if head.status != 200 || stored.status != 200 {
+        return None;
+    }
+    let differs = [ETAG, LAST_MODIFIED, CONTENT_LENGTH].iter().any(|name| {
+        let said = head.headers.get(name);
+        said.is_some() && said != stored.headers.get(name)
+    });
+    Some(!differs)
+}
+
+/// Whether the answer to a `POST` may be reused for a `GET` of its target (RFC 9110 §9.3.3): it says how long
+/// it is fresh, and that it is what a `GET` would get.
+pub fn stands_for_get(response: &ResponseHeader, life: &Life, host: &str, target: &str, policy: &Policy) -> bool {
+    let (cc, targeted) = directives(&response.headers, policy);
+    let explicit = cc.s_maxage.or(cc.max_age).is_some() || (!targeted && response.headers.contains_key(EXPIRES));
+    let mut locations = response.headers.get_all(CONTENT_LOCATION).iter();
+    let named = locations.next().and_then(|value| reference::local(value.to_str().ok()?, host, target));
+    let same = named.is_some_and(|named| named == target);
+    response.status == 200
+        && !policy.force
+        && same
+        && locations.next().is_none()
+        && explicit
+        && life.rule == Rule::Explicit
+        && life.lifetime > Duration::ZERO
 }
 
 /// Whether a successful request with this method changes what is stored under its target (RFC 9111 §4.4).

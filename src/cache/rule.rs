@@ -44,6 +44,10 @@ pub enum Rule {
     FillsFull,
     /// The 304 names another response than the one that is stored.
     WrongValidator,
+    /// The 304 says that other fields choose the response than those it was stored by.
+    VaryChanged,
+    /// It has another `No-Vary-Search` than the response that its key was made by.
+    SearchChanged,
     /// The target was changed while the response was on its way.
     Invalidated,
     /// Stored: the origin said how long it is fresh.
@@ -75,7 +79,8 @@ impl Rule {
             Rule::NoHeuristic => "RFC 9111 §4.2.2",
             Rule::NoValidator => "RFC 9111 §4.3",
             Rule::TooLarge | Rule::FillsFull => "the `cache` settings",
-            Rule::WrongValidator => "RFC 9111 §4.3.4",
+            Rule::WrongValidator | Rule::VaryChanged => "RFC 9111 §4.3.4",
+            Rule::SearchChanged => "the No-Vary-Search field",
             Rule::Invalidated => "RFC 9111 §4.4",
             Rule::Explicit => "RFC 9111 §4.2.1",
             Rule::Heuristic => "RFC 9111 §4.2.2",
@@ -104,6 +109,8 @@ impl Rule {
             Rule::TooLarge => "too-large",
             Rule::FillsFull => "fills-full",
             Rule::WrongValidator => "wrong-validator",
+            Rule::VaryChanged => "vary-changed",
+            Rule::SearchChanged => "search-changed",
             Rule::Invalidated => "invalidated",
             Rule::Explicit => "explicit",
             Rule::Heuristic => "heuristic",

@@ -22,7 +22,7 @@ use super::Cache;
 use super::coded::{self, Coded, Maker};
 use super::fill::{Fill, Reader, Terms, Written};
 use super::policy::Life;
-use super::stored::{Content, Head, Stored, compact, set_length, weight};
+use super::stored::{Content, Head, Stored, compact, set_length};
 use super::vary::Nominated;
 use crate::filter::ContentFilter;
 use crate::memory::Change;
@@ -47,7 +47,7 @@ pub enum Slot {
 }
 
 impl Slot {
-    fn head(&self) -> &Arc<Head> {
+    pub(super) fn head(&self) -> &Arc<Head> {
         match self {
             Slot::Whole(stored) => &stored.head,
             Slot::Filling(fill, _) => &fill.head,
@@ -347,7 +347,7 @@ impl HandleHit for Handler {
 }
 
 /// Writes a response in.
-struct Writer {
+pub(super) struct Writer {
     cache: &'static Cache,
     primary: HashBinary,
     hash: HashBinary,
@@ -356,23 +356,26 @@ struct Writer {
     finished: bool,
 }
 
-#[async_trait]
-impl HandleMiss for Writer {
-    async fn write_body(&mut self, data: Bytes, _: bool) -> Result<()> {
-        match self.fill.write(data) {
-            Written::Kept => Ok(()),
-            Written::Outgrown => {
-                self.cache.outgrown(self.primary);
-                self.cache.give_up(self.hash, &self.fill);
-                Ok(())
-            }
-            Written::Pointless => Error::e_explain(ErrorType::WriteError, "nobody reads it and it cannot be stored"),
-        }
+impl Writer {
+    pub(super) fn new(cache: &'static Cache, primary: HashBinary, hash: HashBinary, fill: Arc<Fill>) -> Self {
+        let tag = fill.id.to_be_bytes();
+        Writer { cache, primary, hash, fill, tag, finished: false }
     }
 
-    async fn finish(mut self: Box<Self>) -> Result<MissFinishType> {
+    /// Takes the next piece.
+    pub(super) fn write(&mut self, piece: Bytes) -> Written {
+        let written = self.fill.write(piece);
+        if written == Written::Outgrown {
+            self.cache.outgrown(self.primary);
+            self.cache.give_up(self.hash, &self.fill);
+        }
+        written
+    }
+
+    /// That was all; how long it was, if it is stored.
+    pub(super) fn finish(mut self) -> u64 {
         self.finished = true;
-        let length = match self.fill.complete() {
+        match self.fill.complete() {
             Some(content) => {
                 let length = content.length;
                 self.cache.publish(self.primary, self.hash, &self.fill, content);
@@ -382,8 +385,21 @@ impl HandleMiss for Writer {
                 self.cache.give_up(self.hash, &self.fill);
                 0
             }
-        };
-        Ok(MissFinishType::Created(length as usize))
+        }
+    }
+}
+
+#[async_trait]
+impl HandleMiss for Writer {
+    async fn write_body(&mut self, data: Bytes, _: bool) -> Result<()> {
+        match self.write(data) {
+            Written::Kept | Written::Outgrown => Ok(()),
+            Written::Pointless => Error::e_explain(ErrorType::WriteError, "nobody reads it and it cannot be stored"),
+        }
+    }
+
+    async fn finish(self: Box<Self>) -> Result<MissFinishType> {
+        Ok(MissFinishType::Created(Writer::finish(*self) as usize))
     }
 
     fn streaming_write_tag(&self) -> Option<&[u8]> {
@@ -430,7 +446,7 @@ impl Cache {
     }
 
     /// What a response weighs; its copies go before it does.
-    fn weigh(&self, stored: &Stored) -> u64 {
+    pub(super) fn weigh(&self, stored: &Stored) -> u64 {
         if !self.map.fits(0, stored.weight()) {
             stored.content.coded.clear();
         }
@@ -517,23 +533,8 @@ impl Storage for Cache {
             life: decision.life,
             created,
         });
-        let id = self.next_fill();
-        let fill = Fill::new(id, head, decision.terms, Some(room));
-        let hash = key.combined_bin();
-        self.fills.lock().insert(id, fill.clone());
-        let weight = weight(&fill.head.response);
-        self.map.update(hash, self.clock().now(), |there| {
-            let before = match there {
-                Some(Slot::Whole(stored)) => Some(stored.clone()),
-                Some(Slot::Filling(_, before)) => before.clone(),
-                None => None,
-            };
-            let weight = weight + before.as_ref().map_or(0, Stored::weight);
-            let expires = Some(fill.head.life.kept().max(self.clock().now().after(super::LONGEST_FILL)));
-            (Change::Put { value: Slot::Filling(fill.clone(), before), weight, expires }, ())
-        });
-        let tag = id.to_be_bytes();
-        Ok(Box::new(Writer { cache: self, primary: key.primary_bin(), hash, fill, tag, finished: false }))
+        let fill = Fill::new(self.next_fill(), head, decision.terms, Some(room));
+        Ok(Box::new(self.writer(key, fill)))
     }
 
     async fn purge(&'static self, target: PurgeTarget<'_>, _: PurgeType, _: &SpanHandle) -> Result<PurgeOutcome> {

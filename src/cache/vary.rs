@@ -1,36 +1,104 @@
 //! Which variant a request asks for (RFC 9111 §4.1).
 //!
-//! A variant is named by a hash over the fields that `Vary` nominated. Each name
-//! and each line is preceded by its length; a missing field differs from an empty one.
+//! A variant is named by a hash over the fields that `Vary` nominated, and over the cookies and
+//! fields that the route adds. Each name and each value is preceded by its length; a missing field
+//! differs from an empty one.
+//!
+//! Fields are compared by what they mean, as far as that is certain: `Accept-Encoding` by the set of
+//! codings that it allows (the origin is asked in the same form), `Accept-Language` in lower case,
+//! and other lists without the blanks around their commas. The order in which languages of
+//! equal weight stand is kept: apps take the first one.
 
 use std::sync::Arc;
 
+use http::header::{ACCEPT_ENCODING, ACCEPT_LANGUAGE, AUTHORIZATION, COOKIE};
 use http::{HeaderMap, HeaderName};
 use pingora::cache::key::{HashBinary, hash_key};
+
+use crate::fields::{accept_encoding, cookies, members};
 
 /// The nominated fields of one stored response.
 #[derive(Debug, Clone)]
 pub struct Nominated(pub Arc<[HeaderName]>);
 
-/// The variant that these request fields choose; `None` when nothing was nominated.
-pub fn variant(nominated: &[HeaderName], request: &HeaderMap) -> Option<HashBinary> {
-    if nominated.is_empty() {
-        return None;
+/// What a route adds to the fields that choose.
+#[derive(Debug, Clone, Default)]
+pub struct Chosen {
+    /// Names of cookies.
+    pub cookies: Vec<String>,
+    /// Request fields.
+    pub headers: Vec<HeaderName>,
+}
+
+impl Chosen {
+    fn nothing(&self) -> bool {
+        self.cookies.is_empty() && self.headers.is_empty()
     }
-    let mut bytes = Vec::with_capacity(128);
-    let mut frame = |part: &[u8]| {
-        bytes.extend_from_slice(&(part.len() as u32).to_be_bytes());
-        bytes.extend_from_slice(part);
-    };
-    for name in nominated {
-        frame(name.as_str().as_bytes());
+}
+
+#[derive(Default)]
+struct Frames(Vec<u8>);
+
+impl Frames {
+    fn count(&mut self, count: usize) {
+        self.0.extend_from_slice(&(count as u32).to_be_bytes());
+    }
+
+    fn put(&mut self, part: &[u8]) {
+        self.count(part.len());
+        self.0.extend_from_slice(part);
+    }
+
+    /// How many come is known when they are all there.
+    fn counted(&mut self, fill: impl FnOnce(&mut Self) -> usize) {
+        let at = self.0.len();
+        self.count(0);
+        let count = fill(self) as u32;
+        self.0[at..at + 4].copy_from_slice(&count.to_be_bytes());
+    }
+
+    fn field(&mut self, name: &HeaderName, request: &HeaderMap) {
+        self.put(name.as_str().as_bytes());
         let lines = request.get_all(name);
-        frame(&(lines.iter().count() as u32).to_be_bytes());
-        for line in lines {
-            frame(line.as_bytes().trim_ascii());
+        self.count(lines.iter().count().min(1));
+        if *name == ACCEPT_ENCODING {
+            self.0.extend(accept_encoding::fold(request).map(|accepted| accepted.bits()));
+        } else if *name == COOKIE || *name == AUTHORIZATION {
+            // What these mean is the app's own affair.
+            self.counted(|frames| lines.iter().map(|line| frames.put(line.as_bytes())).count());
+        } else {
+            let lower = *name == ACCEPT_LANGUAGE;
+            self.counted(|frames| {
+                members(request, name)
+                    .map(|member| match lower {
+                        true => frames.put(&without_blanks(member)),
+                        false => frames.put(member),
+                    })
+                    .count()
+            });
         }
     }
-    Some(hash_key(bytes))
+}
+
+fn without_blanks(member: &[u8]) -> Vec<u8> {
+    member.iter().filter(|byte| !byte.is_ascii_whitespace()).map(u8::to_ascii_lowercase).collect()
+}
+
+/// The variant that this request chooses; `None` when nothing chooses.
+pub fn variant(nominated: &[HeaderName], chosen: &Chosen, request: &HeaderMap) -> Option<HashBinary> {
+    if nominated.is_empty() && chosen.nothing() {
+        return None;
+    }
+    let mut frames = Frames(Vec::with_capacity(128));
+    for name in nominated.iter().chain(&chosen.headers) {
+        frames.field(name, request);
+    }
+    for name in &chosen.cookies {
+        frames.put(name.as_bytes());
+        let values = cookies::sent(request).filter(|(sent, _)| *sent == name.as_bytes());
+        frames.counted(|frames| values.map(|(_, value)| frames.put(value)).count());
+    }
+    Some(hash_key(frames.0))
 }
 
 #[cfg(test)]
@@ -38,17 +106,62 @@ mod tests {
     use super::*;
     use crate::fields::fields;
 
+    fn of(names: &[&str], lines: &str) -> Option<HashBinary> {
+        let names: Vec<_> = names.iter().map(|name| name.parse().unwrap()).collect();
+        variant(&names, &Chosen::default(), &fields(lines))
+    }
+
     #[test]
-    fn same_fields_same_variant() {
-        let names = ["accept-encoding".parse().unwrap(), "cookie".parse().unwrap()];
-        let of = |lines: &str| variant(&names, &fields(lines));
-        let gzip = of("accept-encoding: gzip\nx: 1");
-        assert_eq!(gzip, of("x: 2\naccept-encoding:  gzip "));
-        for other in ["", "accept-encoding:", "accept-encoding: br", "cookie: gzip", "accept-encoding: gzip\ncookie: a"]
-        {
-            assert_ne!(gzip, of(other), "{other}");
+    fn same_meaning_same_variant() {
+        let names = ["accept", "accept-encoding", "accept-language", "cookie"];
+        let base = "accept: a/b, c/d\naccept-encoding: gzip, br\naccept-language: en-GB, de;q=0.5\ncookie: a=b";
+        for same in [
+            "x: 1\naccept: a/b,c/d\naccept-encoding: br;q=0.5 ,GZIP\naccept-language: EN-gb ,de; q=0.5\ncookie: a=b",
+            "accept: a/b\naccept: c/d\naccept-encoding: br, sdch\naccept-encoding: gzip\naccept-language: en-gb\naccept-language: de;q=0.5\ncookie: a=b",
+        ] {
+            assert_eq!(of(&names, base), of(&names, same), "{same}");
         }
-        assert_ne!(of(""), of("accept-encoding:"), "absent is not empty");
-        assert_eq!(variant(&[], &fields("a: b")), None);
+        for other in [
+            "",
+            "accept: c/d, a/b\naccept-encoding: gzip, br\naccept-language: en-GB, de;q=0.5\ncookie: a=b",
+            "accept: a/b, c/d\naccept-encoding: gzip\naccept-language: en-GB, de;q=0.5\ncookie: a=b",
+            "accept: a/b, c/d\naccept-encoding: gzip, br, identity;q=0\naccept-language: en-GB, de;q=0.5\ncookie: a=b",
+            "accept: a/b, c/d\naccept-encoding: gzip, br\naccept-language: de;q=0.5, en-GB\ncookie: a=b",
+            "accept: a/b, c/d\naccept-encoding: gzip, br\naccept-language: en-GB, de;q=0.5\ncookie: a=B",
+            "accept: a/b, c/d\naccept-encoding: gzip, br\naccept-language: en-GB, de;q=0.5\ncookie: a= b",
+            "accept: a/b, c/d\naccept-encoding: gzip, br\naccept-language: en-GB, de;q=0.5",
+        ] {
+            assert_ne!(of(&names, base), of(&names, other), "{other}");
+        }
+    }
+
+    #[test]
+    fn absent_is_not_empty_and_case_counts_where_nobody_says_otherwise() {
+        assert_ne!(of(&["x"], ""), of(&["x"], "x:"));
+        assert_ne!(of(&["accept-encoding"], ""), of(&["accept-encoding"], "accept-encoding:"));
+        assert_eq!(of(&["accept-encoding"], "accept-encoding: foo"), of(&["accept-encoding"], "accept-encoding:"));
+        assert_ne!(of(&["x"], "x: a"), of(&["x"], "x: A"));
+        assert_eq!(of(&["x"], "x: \"a, b\" ,c"), of(&["x"], "x: \"a, b\",c"));
+        assert_ne!(of(&["x"], "x: \"a, b\""), of(&["x"], "x: \"a,b\""));
+        assert_ne!(of(&["x", "y"], "x: a"), of(&["x", "y"], "y: a"));
+        assert_eq!(of(&[], "a: b"), None);
+    }
+
+    #[test]
+    fn what_the_route_adds() {
+        let chosen = Chosen { cookies: vec!["lang".into()], headers: vec!["x-country".parse().unwrap()] };
+        let of = |lines: &str| variant(&[], &chosen, &fields(lines)).unwrap();
+        let base = of("cookie: session=1; lang=de\nx-country: CH");
+        assert_eq!(base, of("cookie: lang=de; session=2\nx-country:  CH "));
+        for other in [
+            "",
+            "cookie: lang=de",
+            "cookie: lang=DE\nx-country: CH",
+            "cookie: lang=de; lang=de\nx-country: CH",
+            "cookie: Lang=de\nx-country: CH",
+            "cookie: lang=\nx-country: CH",
+        ] {
+            assert_ne!(base, of(other), "{other}");
+        }
     }
 }

@@ -3,20 +3,18 @@
 //! Nothing here stops at the first mistake: all are told at once, in the order of the
 //! file. A setting that would do nothing is a mistake.
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
-use std::time::Duration;
 
 use http::{HeaderName, HeaderValue, Method};
 
 use super::chain::{Built, shape};
 use super::error::{self, Complaints, Error, did_you_mean};
 use super::place::join;
-use super::settings::{self, Mode, One, Settings};
+use super::settings::{self, One, Settings};
 use super::{Parts, Plan};
 use crate::cache::Limits;
-use crate::cache::policy::{Policy, Ttl};
-use crate::fields::connection::frames;
+use crate::fields::query::Rules;
 use crate::handlers::{self, Draft, Surroundings};
 use crate::plugin::{Chain, Complaint, Hooks};
 use crate::route::{Conditions, Destination, Route, RouteCache, Router};
@@ -101,7 +99,11 @@ impl<'a> Compiler<'a> {
         at_most("max_object", cache.max_object, "memory", cache.memory);
         at_most("max_unsized", cache.max_unsized, "max_object", cache.max_object);
         at_most("max_object", cache.max_object, "fills", cache.fills);
+        if cache.max_variants < 2 {
+            self.complaints.value("cache.max_variants", "this counts all variants of a target, and begins with 2");
+        }
         Limits {
+            max_variants: usize::from(cache.max_variants),
             memory: cache.memory.0,
             max_object: cache.max_object.0,
             max_unsized: cache.max_unsized.0,
@@ -188,7 +190,9 @@ impl<'a> Compiler<'a> {
                 routes.push(Arc::new(Route {
                     name: name.into(),
                     number,
-                    selector: conditions.selector() + &shape(site.iter().chain(&own)),
+                    selector: conditions.selector()
+                        + &shape(site.iter().chain(&own))
+                        + &cache.as_ref().map_or_else(String::new, RouteCache::shape),
                     conditions,
                     destination,
                     cache,
@@ -319,68 +323,18 @@ impl<'a> Compiler<'a> {
             }
         }
     }
-
-    fn cache(&mut self, path: &str, cache: &settings::RouteCache, to: &One) -> Option<RouteCache> {
-        if to.name != "proxy" {
-            self.complaints.key(
-                path,
-                format!("answers of `{}` are never cached; `cache` belongs to a route with `proxy`", to.name),
-            );
-            return None;
-        }
-        let force = cache.mode == Mode::Force;
-        match (&cache.ttl, force) {
-            (None, true) => {
-                self.complaints.key(path, "`mode: force` needs a `ttl`, such as 1m or { 200: 10m, 404: 1m }")
-            }
-            (Some(_), false) => self.complaints.key(
-                &join(path, "ttl"),
-                "`ttl` does nothing in mode `respect`, where the origin says how long; add `mode: force`",
-            ),
-            _ => {}
-        }
-        if cache.cookies.is_some() && !force {
-            self.complaints.key(&join(path, "cookies"), "`cookies` does nothing in mode `respect`, where Set-Cookie, Vary and Cache-Control decide; add `mode: force`");
-        }
-        let ttl = match &cache.ttl {
-            None => Ttl::default(),
-            Some(settings::Ttl::Any(span)) => Ttl { any: Some(*span), by_status: BTreeMap::new() },
-            Some(settings::Ttl::ByStatus(by_status)) => Ttl { any: None, by_status: by_status.clone() },
-        };
-        if cache.ttl.is_some()
-            && ttl.any.into_iter().chain(ttl.by_status.values().copied()).any(|span| span.as_secs() == 0)
-        {
-            self.complaints.value(&join(path, "ttl"), "a `ttl` is at least 1s");
-        }
-        let status_header = cache.status_header.as_ref().and_then(|name| {
-            let parsed = name.parse::<HeaderName>().ok().filter(|_| !frames(name));
-            if parsed.is_none() {
-                let message = format!("`{name}` is not a field name, or one that frames the message");
-                self.complaints.value(&join(path, "status_header"), message);
-            }
-            parsed
-        });
-        let span = |span: Option<Span>| span.map_or(Duration::ZERO, |span| span.0);
-        Some(RouteCache {
-            policy: Policy {
-                force,
-                ttl,
-                ignore_cookies: cache.cookies == Some(settings::Cookies::Ignore),
-                strip_set_cookie: cache.set_cookie == settings::SetCookie::Strip,
-                stale_while_revalidate: span(cache.stale_while_revalidate),
-                stale_if_error: span(cache.stale_if_error),
-            },
-            status_header,
-        })
-    }
 }
 
 /// All that chooses among what is stored for one target, by upstream.
-fn selectors(routes: &[Arc<Route>]) -> BTreeMap<String, BTreeSet<String>> {
-    let mut all: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
-    for route in routes.iter().filter(|route| route.cache.is_some()) {
-        if let Destination::Proxy(upstream) = &route.destination {
-            all.entry(upstream.name.to_string()).or_default().insert(route.selector.clone());
+fn selectors(routes: &[Arc<Route>]) -> BTreeMap<String, Vec<(String, Rules)>> {
+    let mut all: BTreeMap<String, Vec<(String, Rules)>> = BTreeMap::new();
+    for route in routes {
+        if let (Destination::Proxy(upstream), Some(cache)) = (&route.destination, &route.cache) {
+            let known = all.entry(upstream.name.to_string()).or_default();
+            let this = (route.selector.clone(), cache.query.clone());
+            if !known.contains(&this) {
+                known.push(this);
+            }
         }
     }
     all

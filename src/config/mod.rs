@@ -4,6 +4,7 @@
 //! into a [`Plan`] (`compile`), where names find what they name and plugins are built.
 //! Whatever is wrong is told with its line, its column and what would be right.
 
+mod cached;
 mod chain;
 mod compile;
 mod environment;
@@ -13,7 +14,7 @@ mod schema;
 mod secrets;
 pub mod settings;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -21,6 +22,7 @@ use parking_lot::Mutex;
 
 use crate::cache::Limits;
 use crate::clock::Clock;
+use crate::fields::query::Rules;
 use crate::handlers::{Named, Stores};
 use crate::plugin::{Chain, Entry, Hooks};
 use crate::route::Router;
@@ -51,7 +53,7 @@ pub struct Plan {
     /// The key/value stores it names, with their memory.
     pub stores: Named,
     /// What chooses among what is stored for one target, besides the target, by upstream.
-    pub selectors: BTreeMap<String, BTreeSet<String>>,
+    pub selectors: BTreeMap<String, Vec<(String, Rules)>>,
     /// The plugins that the next configuration keeps, if it asks for the same.
     pub kept: BTreeMap<String, Hooks>,
 }

@@ -291,6 +291,8 @@ pub struct Cache {
     pub max_unsized: ByteSize,
     /// Bytes that responses being stored may hold while they arrive.
     pub fills: ByteSize,
+    /// Variants of one target (by `Vary`, and by `key` of the route); the oldest one goes first.
+    pub max_variants: u16,
 }
 
 impl Default for Cache {
@@ -300,6 +302,7 @@ impl Default for Cache {
             max_object: ByteSize(16 << 20),
             max_unsized: ByteSize(2 << 20),
             fills: ByteSize(32 << 20),
+            max_variants: 50,
         }
     }
 }
@@ -374,10 +377,10 @@ pub struct Match {
 ///     cache: { stale_while_revalidate: 30s, stale_if_error: 1h, status_header: X-Cache }
 /// ```
 ///
-/// In both modes a response with `Set-Cookie` is not stored unless `set_cookie: strip`, and a request with
+/// In both modes a response with `Set-Cookie` is not stored unless `set_cookie` says so, and a request with
 /// `Authorization` is answered from the store only where RFC 9111 §3.5 allows it. Each response says what the
 /// cache did in `Cache-Status` (RFC 9211).
-#[derive(Debug, Clone, Default, serde::Deserialize, JsonSchema)]
+#[derive(Debug, Clone, serde::Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct RouteCache {
     /// Whose word counts.
@@ -386,14 +389,84 @@ pub struct RouteCache {
     pub ttl: Option<Ttl>,
     /// With `force`: whether requests with `Cookie` are answered from the store.
     pub cookies: Option<Cookies>,
-    /// What to do with a response that sets a cookie.
+    /// What to do with a response that sets a cookie: it is not stored, it is stored without the cookie, or it is
+    /// stored with it if it sets no others than the named ones, which are the same for everybody.
     pub set_cookie: SetCookie,
+    /// What names a stored response beside host, path and query.
+    pub key: Key,
+    /// Response fields that count instead of `Cache-Control` and `Expires`, the first one that is there and
+    /// well-formed (RFC 9213); an empty list for none.
+    pub targeted: Vec<String>,
+    /// Whether what requests say in `Cache-Control` and `Pragma` counts (RFC 9111 §5.2.1).
+    pub client_directives: ClientDirectives,
     /// A field for the one-word status that nginx users know.
     pub status_header: Option<String>,
     /// Where the origin says nothing: how long a stale response may be used while it is refreshed.
     pub stale_while_revalidate: Option<Span>,
     /// Where the origin says nothing: how long a stale response may stand in for an origin that fails.
     pub stale_if_error: Option<Span>,
+}
+
+impl Default for RouteCache {
+    fn default() -> Self {
+        RouteCache {
+            mode: Mode::default(),
+            ttl: None,
+            cookies: None,
+            set_cookie: SetCookie::default(),
+            key: Key::default(),
+            targeted: vec!["CDN-Cache-Control".to_owned()],
+            client_directives: ClientDirectives::default(),
+            status_header: None,
+            stale_while_revalidate: None,
+            stale_if_error: None,
+        }
+    }
+}
+
+/// What names a stored response beside host, path and query.
+///
+/// ```yaml
+/// upstreams:
+///   app: { servers: ["127.0.0.1:3000"] }
+/// routes:
+///   - to: { proxy: app }
+///     cache: { key: { query: { drop: ["utm_*", gclid], sort: true }, cookies: [lang], headers: [X-Country] } }
+/// ```
+///
+/// An invalidation takes all that was stored for a target, whatever its cookies and fields. With `mode: force` the
+/// origin sees no cookies but the named ones, and requests with others are answered from the store too.
+#[derive(Debug, Clone, Default, serde::Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Key {
+    /// Which parameters of the query count; the origin gets the same form.
+    pub query: Query,
+    /// Cookies whose values count.
+    pub cookies: Vec<String>,
+    /// Request fields whose values count.
+    pub headers: Vec<String>,
+}
+
+/// Which parameters of the query count.
+#[derive(Debug, Clone, Default, serde::Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Query {
+    /// Parameters that are taken out; `utm_*` means all that begin with `utm_`.
+    pub drop: Vec<String>,
+    /// Parameters are put in the order of their names.
+    pub sort: bool,
+}
+
+/// Whether requests may say how they are answered.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum ClientDirectives {
+    /// They may: `no-cache` makes us validate, `no-store`, `max-age`, `max-stale`, `min-fresh` and
+    /// `only-if-cached` count.
+    #[default]
+    Honour,
+    /// They may not, so that nobody can send requests past the store by a field.
+    Ignore,
 }
 
 /// Whose word about freshness counts.
@@ -417,15 +490,74 @@ pub enum Cookies {
     Ignore,
 }
 
-/// Responses with `Set-Cookie`.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Deserialize, Serialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
+/// Responses with `Set-Cookie`: `refuse` does not store them, `strip` takes the cookie off for everybody, and
+/// `{ store: [NAME] }` stores, cookie and all, those that set only cookies which are the same for everybody.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum SetCookie {
     /// They are not stored.
     #[default]
     Refuse,
     /// The cookie is taken off, for everybody.
     Strip,
+    /// They are stored if they set only these.
+    Store(Vec<String>),
+}
+
+#[derive(serde::Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct Stored {
+    /// Names of cookies that are the same for everybody.
+    store: Vec<String>,
+}
+
+impl JsonSchema for SetCookie {
+    fn schema_name() -> Cow<'static, str> {
+        "SetCookie".into()
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        let stored = generator.subschema_for::<Stored>();
+        json_schema!({
+            "description": "Responses with `Set-Cookie`: `refuse` does not store them, `strip` takes the cookie off \
+                for everybody, and `{ store: [NAME] }` stores, cookie and all, those that set only cookies which are \
+                the same for everybody.",
+            "anyOf": [{ "type": "string", "enum": ["refuse", "strip"] }, stored]
+        })
+    }
+}
+
+impl Serialize for SetCookie {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            SetCookie::Refuse => serializer.serialize_str("refuse"),
+            SetCookie::Strip => serializer.serialize_str("strip"),
+            SetCookie::Store(names) => BTreeMap::from([("store", names)]).serialize(serializer),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for SetCookie {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Either;
+        impl<'de> Visitor<'de> for Either {
+            type Value = SetCookie;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("`refuse`, `strip`, or cookies that are the same for everybody: { store: [NAME] }")
+            }
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<SetCookie, E> {
+                match text {
+                    "refuse" => Ok(SetCookie::Refuse),
+                    "strip" => Ok(SetCookie::Strip),
+                    _ => Err(E::invalid_value(de::Unexpected::Str(text), &self)),
+                }
+            }
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<SetCookie, A::Error> {
+                let stored = Stored::deserialize(de::value::MapAccessDeserializer::new(map))?;
+                Ok(SetCookie::Store(stored.store))
+            }
+        }
+        deserializer.deserialize_any(Either)
+    }
 }
 
 /// One duration for any status, or a map from status to duration.

@@ -24,6 +24,15 @@ pub fn frames(name: &str) -> bool {
     SINGLE_HOP.iter().chain(&["content-length", "transfer-encoding"]).any(framing)
 }
 
+/// Whether this names no transfer coding that there is (RFC 9112 §7), so that nothing has been done to the content.
+fn is_no_coding(name: &[u8]) -> bool {
+    let registered = ["chunked", "compress", "deflate", "gzip", "x-compress", "x-gzip"];
+    let token = !name.is_empty() && name.iter().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(byte));
+    // What only looks like a coding is somebody's trick.
+    let like = |known: &&str| name.windows(known.len()).any(|part| part.eq_ignore_ascii_case(known.as_bytes()));
+    token && !registered.iter().any(like)
+}
+
 /// Whether the origin frames its content in the one way that we and everybody after us read alike
 /// (RFC 9112 §6). Takes off what a response without content must not have, and repetitions.
 pub fn one_framing(response: &mut ResponseHeader) -> bool {
@@ -32,9 +41,14 @@ pub fn one_framing(response: &mut ResponseHeader) -> bool {
         response.remove_header(&TRANSFER_ENCODING);
     }
     let mut codings = response.headers.get_all(TRANSFER_ENCODING).iter();
-    let chunked = codings.next().is_none_or(|coding| coding.as_bytes().eq_ignore_ascii_case(b"chunked"));
-    if !chunked || codings.next().is_some() {
-        return false;
+    match (codings.next().map(|coding| coding.as_bytes()), codings.next()) {
+        (None, _) => {}
+        (Some(only), None) if only.eq_ignore_ascii_case(b"chunked") => {}
+        (Some(only), None) if is_no_coding(only) && !response.headers.contains_key(CONTENT_LENGTH) => {
+            // The content then is all up to the end of the connection (RFC 9112 §6.3).
+            response.remove_header(&TRANSFER_ENCODING);
+        }
+        _ => return false,
     }
     // Equal lengths, more than once, count as one (RFC 9110 §8.6); the engine has refused unequal ones.
     let mut lengths = members(&response.headers, CONTENT_LENGTH);
@@ -108,6 +122,11 @@ mod tests {
             (200, &[("content-length", "5"), ("content-length", "5")], true, Some("5")),
             (200, &[("transfer-encoding", "Chunked")], true, None),
             (200, &[("transfer-encoding", "gzip, chunked")], false, None),
+            (200, &[("transfer-encoding", "gzip")], false, None),
+            (200, &[("transfer-encoding", "xchunked")], false, None),
+            (200, &[("transfer-encoding", "chunked;q=1")], false, None),
+            (200, &[("transfer-encoding", "identity")], true, None),
+            (200, &[("transfer-encoding", "identity"), ("content-length", "5")], false, Some("5")),
             (200, &[("transfer-encoding", "gzip"), ("transfer-encoding", "chunked")], false, None),
             (204, &[("content-length", "5"), ("transfer-encoding", "chunked")], true, None),
         ] {

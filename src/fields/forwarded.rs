@@ -10,6 +10,36 @@ use http::HeaderMap;
 
 use super::members;
 
+/// Said by proxies about a client; believed from trusted ones only.
+pub const ABOUT_THE_CLIENT: &[&str] = &[
+    "true-client-ip",
+    "x-client-ip",
+    "x-forwarded-port",
+    "x-forwarded-prefix",
+    "x-forwarded-scheme",
+    "x-forwarded-server",
+    "x-forwarded-ssl",
+    "front-end-https",
+];
+
+/// Read by frameworks as another request than the one that was keyed.
+pub const ANOTHER_REQUEST: &[&str] = &[
+    "x-host",
+    "x-http-host-override",
+    "x-http-method",
+    "x-http-method-override",
+    "x-method-override",
+    "x-original-host",
+    "x-original-url",
+    "x-rewrite-url",
+];
+
+/// Whether the origin of a cached route gets this field from us, or not at all, whatever the client wrote.
+pub fn is_about_the_client(name: &str) -> bool {
+    ["forwarded", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-real-ip"].contains(&name)
+        || [ABOUT_THE_CLIENT, ANOTHER_REQUEST].iter().any(|list| list.contains(&name))
+}
+
 /// The address in one list member: `192.0.2.1`, `192.0.2.1:4711`, `2001:db8::1`, `[2001:db8::1]:4711`.
 fn address(member: &[u8]) -> Option<IpAddr> {
     let text = std::str::from_utf8(member).ok()?.trim_matches('"');

@@ -9,10 +9,13 @@ pub mod cache_control;
 pub mod cache_status;
 pub mod conditional;
 pub mod connection;
+pub mod cookies;
 pub mod date;
 pub mod forwarded;
 pub mod path;
+pub mod query;
 pub mod range;
+pub mod reference;
 pub mod vary;
 
 use http::HeaderMap;

@@ -1,29 +1,30 @@
 //! Between the engine's cache callbacks and our cache: asks the policy, notes what came of it.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use http::header::{
-    AGE, AUTHORIZATION, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, ETAG, HOST, IF_RANGE, RANGE, SET_COOKIE,
+    AGE, AUTHORIZATION, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, ETAG, IF_RANGE, RANGE, SET_COOKIE,
 };
-use http::{HeaderMap, Method};
+use http::{HeaderMap, HeaderName, HeaderValue, Method};
 use pingora::cache::{CacheKey, CacheMeta, CachePhase, ForcedFreshness, HitHandler, NoCacheReason, RespCacheable};
 use pingora::http::{RequestHeader, ResponseHeader};
 use pingora::prelude::*;
 use pingora::proxy::Session;
 
 use super::context::Ctx;
-use super::forward::FORWARDED_HOST;
+use super::keys::Names;
+use super::{beside, keys};
 use crate::cache::fill::Terms;
-use crate::cache::key::Parts;
-use crate::cache::policy::{self, Arrival, Life, Reuse};
+use crate::cache::policy::{self, Arrival, Life, Reuse, validates};
 use crate::cache::rule::Rule;
 use crate::cache::storage::{Decision, FILLING, Handler};
+use crate::cache::vary::{self, Nominated};
 use crate::cache::{Cache, refusal};
 use crate::clock::Clock;
 use crate::exchange::ContentFilter;
 use crate::fields::cache_status::{CacheStatus, Forward, ttl};
-use crate::fields::{conditional, range};
-use crate::route::Destination;
+use crate::fields::{conditional, query, range};
 
 /// Turns the cache on for this request, if it has any business with it.
 pub fn admit(cache: &'static Cache, session: &mut Session, ctx: &mut Ctx) {
@@ -43,28 +44,10 @@ pub fn admit(cache: &'static Cache, session: &mut Session, ctx: &mut Ctx) {
 }
 
 /// The key of this request.
-pub fn key(cache: &Cache, request: &RequestHeader, ctx: &Ctx) -> Result<CacheKey> {
-    let Some(route) = &ctx.route else {
-        return Error::e_explain(ErrorType::InternalError, "a key without a route");
-    };
-    let Destination::Proxy(upstream) = &route.destination else {
-        return Error::e_explain(ErrorType::InternalError, "a key without an upstream");
-    };
-    Ok(key_by(cache, request, ctx, &upstream.name, &route.selector))
-}
-
-fn key_by(cache: &Cache, request: &RequestHeader, ctx: &Ctx, upstream: &str, selector: &str) -> CacheKey {
-    let host = request.headers.get(HOST).map(|host| host.as_bytes().to_ascii_lowercase()).unwrap_or_default();
-    let lines: Vec<_> = request.headers.get_all(&FORWARDED_HOST).iter().map(|line| line.as_bytes()).collect();
-    let forwarded_host = lines.join(&b'\n');
-    cache.keys().key(&Parts {
-        scheme: ctx.exchange.scheme,
-        host: &String::from_utf8_lossy(&host),
-        forwarded_host: &forwarded_host,
-        target: request.raw_path(),
-        upstream,
-        selector,
-    })
+pub fn key(cache: &Cache, request: &RequestHeader, ctx: &mut Ctx) -> Result<CacheKey> {
+    let (key, search) = cache.key(&Names::of(request, ctx)?.parts());
+    ctx.cache.search = search;
+    Ok(key)
 }
 
 /// What may be done with what was found.
@@ -73,10 +56,16 @@ pub fn judge_found(session: &Session, found: &HitHandler, ctx: &mut Ctx, clock: 
     let head = handler.head()?.clone();
     let life = head.life;
     ctx.cache.life = Some(life);
-    ctx.cache.found = Some(head);
+    ctx.cache.found = Some(head.clone());
     (ctx.cache.stale, ctx.cache.asked, ctx.cache.collapsed) = (false, false, false);
     let policy = &ctx.route_cache()?.policy;
     let (request, now) = (session.req_header(), clock.now());
+    // Stored for one of several queries: it has to say that it stands for this one too.
+    let other = |used: &Arc<_>| query::no_vary_search(&head.response.headers).as_ref() != Some(&**used);
+    if ctx.cache.search.as_ref().is_some_and(other) {
+        ctx.cache.not_for_this = true;
+        return Some(ForcedFreshness::ForceMiss);
+    }
     let verdict = policy::reuse(&request.headers, &life, policy, ctx.exchange.received, now);
     // A part, or a head alone, must not pull the whole when there is nothing to validate with.
     let partial = request.method == Method::HEAD || request.headers.contains_key(RANGE);
@@ -93,6 +82,10 @@ pub fn judge_found(session: &Session, found: &HitHandler, ctx: &mut Ctx, clock: 
         }
         Reuse::Collapsed => {
             ctx.cache.collapsed = true;
+            Some(ForcedFreshness::ForceFresh)
+        }
+        Reuse::Accepted => {
+            ctx.cache.accepted = true;
             Some(ForcedFreshness::ForceFresh)
         }
         Reuse::Stale => {
@@ -129,11 +122,9 @@ pub fn waited_in_vain(session: &Session) -> bool {
 
 /// A request that may only be answered from the store and was not (RFC 9111 §5.2.1.7).
 pub fn only_if_cached(session: &Session, ctx: &Ctx) -> bool {
-    let respects = ctx.route_cache().is_some_and(|cache| !cache.policy.force);
     // A refresh in the background is no request of the client that asked for this.
-    respects
-        && !ctx.exchange.background
-        && crate::fields::cache_control::CacheControl::of(&session.req_header().headers).only_if_cached
+    !ctx.exchange.background
+        && ctx.route_cache().is_some_and(|cache| policy::only_if_cached(&session.req_header().headers, &cache.policy))
 }
 
 /// Looks at the origin's head before anything is sent or stored: judges what may be stored, and
@@ -145,7 +136,7 @@ pub fn origin_answered(
     response: &mut ResponseHeader,
     ctx: &mut Ctx,
 ) {
-    invalidate(cache, session, response, ctx);
+    keys::invalidate(cache, session.req_header(), response, ctx);
     if ctx.route_cache().is_none() {
         return;
     }
@@ -155,6 +146,9 @@ pub fn origin_answered(
         response.remove_header(&SET_COOKIE);
     }
     if !(session.cache.enabled() || session.cache.bypassing()) {
+        let request = session.req_header();
+        beside::post(cache, request, response, ctx, arrival(clock, ctx));
+        beside::head(cache, request, response, ctx, arrival(clock, ctx));
         return;
     }
     response.remove_header(&AGE);
@@ -176,7 +170,8 @@ pub fn origin_answered(
     ctx.cache.verdict = verdict;
 }
 
-fn length(fields: &HeaderMap) -> Option<u64> {
+/// The announced length.
+pub fn length(fields: &HeaderMap) -> Option<u64> {
     fields.get(CONTENT_LENGTH)?.to_str().ok()?.trim().parse().ok()
 }
 
@@ -188,7 +183,13 @@ fn arrival(clock: &Clock, ctx: &Ctx) -> Arrival {
 
 fn judge(cache: &Cache, session: &Session, response: &ResponseHeader, ctx: &Ctx, at: Arrival) -> Result<Life, Rule> {
     let policy = &ctx.route_cache().ok_or(Rule::Status)?.policy;
-    let life = policy::judge(&session.req_header().headers, response, policy, at)?;
+    let request = session.req_header();
+    let life = policy::judge(&request.headers, response, policy, at)?;
+    let used = ctx.cache.search.as_deref();
+    if used.is_some() || response.headers.contains_key("no-vary-search") {
+        let names = Names::of(request, ctx).map_err(|_| Rule::Status)?;
+        cache.search(&names.parts(), response, used)?;
+    }
     let sent = ctx.cache.forwarded_at.unwrap_or(at.now);
     if session.cache.maybe_cache_key().is_some_and(|key| cache.invalidated_since(key, sent)) {
         return Err(Rule::Invalidated);
@@ -207,24 +208,29 @@ pub fn to_store(
 ) -> RespCacheable {
     let mut response = response.clone();
     let verdict = match ctx.cache.freshener.take() {
-        Some(fields) if !stored_head(session).is_some_and(|stored| policy::validates(&fields, stored)) => {
-            // The engine sends what is stored once more; it is not kept for the next one.
-            if let Some(key) = session.cache.maybe_cache_key() {
-                cache.invalidate(key);
-            }
-            Err(Rule::WrongValidator)
-        }
         Some(fields) => {
-            merge(&mut response, &fields);
-            // The content is here already, whatever its length.
-            let terms = Terms { length: None, limit: 0, patience: ctx.patience() };
-            judge(cache, session, &response, ctx, arrival(clock, ctx)).map(|life| (life, terms))
+            match stored_head(session).map_or(Err(Rule::WrongValidator), |stored| validates(&fields, stored)) {
+                Ok(()) => {
+                    merge(&mut response, &fields, ctx);
+                    // The content is here already, whatever its length.
+                    let terms = Terms { length: None, limit: 0, patience: ctx.patience() };
+                    judge(cache, session, &response, ctx, arrival(clock, ctx)).map(|life| (life, terms))
+                }
+                Err(rule) => {
+                    // The engine sends what is stored once more; it is not kept for the next one.
+                    if let Some(key) = session.cache.maybe_cache_key() {
+                        cache.invalidate(key);
+                    }
+                    Err(rule)
+                }
+            }
         }
         None => ctx.cache.verdict.take().unwrap_or(Err(Rule::Status)),
     };
     match verdict {
         Ok((life, terms)) => {
             ctx.cache.life = Some(life);
+            ctx.cache.withheld = withhold(&mut response, ctx);
             let _ = FILLING.try_with(|filling| filling.set(true));
             let validated = ctx.cache.found.clone();
             RespCacheable::Cacheable(cache.meta(response, Decision { life, terms, validated }))
@@ -236,33 +242,47 @@ pub fn to_store(
     }
 }
 
+/// Takes off what is for this client alone, and gives it back.
+fn withhold(response: &mut ResponseHeader, ctx: &Ctx) -> Vec<(HeaderName, HeaderValue)> {
+    let names = ctx.route_cache().map(|cache| policy::withheld(&response.headers, &cache.policy)).unwrap_or_default();
+    let mut taken = Vec::new();
+    for name in names {
+        taken.extend(response.headers.get_all(&name).iter().map(|value| (name.clone(), value.clone())));
+        response.remove_header(&name);
+    }
+    taken
+}
+
+/// Gives the client that brought a response in what nobody else gets.
+pub fn give_back(response: &mut ResponseHeader, ctx: &mut Ctx) {
+    let mut taken = std::mem::take(&mut ctx.cache.withheld);
+    taken.retain(|(name, _)| !response.headers.contains_key(name));
+    for (name, value) in taken {
+        let _ = response.append_header(name, value);
+    }
+}
+
 fn stored_head(session: &Session) -> Option<&HeaderMap> {
     session.cache.maybe_cache_meta().map(|meta| &meta.response_header().headers)
 }
 
-fn merge(stored: &mut ResponseHeader, fields: &HeaderMap) {
+/// Puts the fields of a response without content on the stored one that it speaks of (RFC 9111 §3.2): not
+/// those that frame the content or say how it is to be read, for it stays as it is.
+pub fn merge(stored: &mut ResponseHeader, fields: &HeaderMap, ctx: &Ctx) {
+    let cookies_too = ctx.route_cache().is_some_and(|cache| !policy::sets_a_cookie_of_somebody(fields, &cache.policy));
     for name in fields.keys() {
-        let framing = [&CONTENT_LENGTH, &CONTENT_RANGE, &CONTENT_TYPE].contains(&name)
-            || matches!(name.as_str(), "content-encoding" | "transfer-encoding" | "age" | "set-cookie");
-        if framing {
+        let stays = match name.as_str() {
+            "content-length" | "content-encoding" | "content-type" | "transfer-encoding" | "age" => true,
+            "set-cookie" => !cookies_too,
+            _ => false,
+        };
+        if stays {
             continue;
         }
         stored.remove_header(name);
         for value in fields.get_all(name) {
             let _ = stored.append_header(name, value.clone());
         }
-    }
-}
-
-/// A successful unsafe request changes what is stored under its target (RFC 9111 §4.4).
-fn invalidate(cache: &Cache, session: &Session, response: &ResponseHeader, ctx: &Ctx) {
-    if !policy::invalidates(&session.req_header().method, response.status) {
-        return;
-    }
-    let Some(upstream) = ctx.upstream() else { return };
-    // The same target may be stored by way of other routes too.
-    for selector in ctx.snapshot.plan.selectors.get(&*upstream.name).into_iter().flatten() {
-        cache.invalidate(&key_by(cache, session.req_header(), ctx, &upstream.name, selector));
     }
 }
 
@@ -312,10 +332,11 @@ pub fn restore(response: &mut ResponseHeader, ctx: &Ctx) {
 
 /// The variant that this request asks for.
 pub fn variant(meta: &CacheMeta, request: &RequestHeader, ctx: &mut Ctx) -> Option<pingora::cache::key::HashBinary> {
-    let nominated = meta.extensions().get::<crate::cache::vary::Nominated>()?;
+    let nominated = meta.extensions().get::<Nominated>().map_or(&[][..], |nominated| &nominated.0);
+    let variant = vary::variant(nominated, &ctx.route_cache()?.chosen, &request.headers);
     // The engine asks again when it stores the response; what was not there before is no reason for a miss.
-    ctx.cache.varied |= ctx.cache.forwarded_at.is_none();
-    crate::cache::vary::variant(&nominated.0, &request.headers)
+    ctx.cache.varied |= variant.is_some() && ctx.cache.forwarded_at.is_none();
+    variant
 }
 
 /// What the cache did, in the words of RFC 9211.
@@ -329,6 +350,9 @@ pub fn status(session: &Session, ctx: &Ctx, clock: &Clock) -> CacheStatus {
         return CacheStatus { detail: Some(detail), ..CacheStatus::default() };
     }
     match session.cache.phase() {
+        CachePhase::Hit if notes.accepted => {
+            CacheStatus { hit: true, ttl: left, detail: Some("max-stale"), ..CacheStatus::default() }
+        }
         CachePhase::Hit if notes.collapsed => CacheStatus { collapsed: true, ..CacheStatus::forwarded(missed) },
         CachePhase::Hit => CacheStatus { hit: true, ttl: left, ..CacheStatus::default() },
         CachePhase::Stale | CachePhase::StaleUpdating => match notes.failure {
@@ -357,6 +381,9 @@ pub fn status(session: &Session, ctx: &Ctx, clock: &Clock) -> CacheStatus {
             CacheStatus { forward_status: Some(304), detail: refused, ..CacheStatus::forwarded(stale) }
         }
         _ => match notes.passed_by {
+            Some((forward, _)) if notes.aside.is_some() => {
+                CacheStatus { stored: true, ..CacheStatus::forwarded(forward) }
+            }
             Some((forward, rule)) => CacheStatus { detail: Some(rule.token()), ..CacheStatus::forwarded(forward) },
             None => {
                 let forward = if notes.stale || notes.asked { stale } else { missed };

@@ -3,9 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::{HeaderMap, HeaderValue};
+use http::{HeaderMap, HeaderName, HeaderValue};
 
 use super::Snapshot;
+use crate::cache::aside::Aside;
 use crate::cache::fill::{Fill, Terms};
 use crate::cache::policy::Life;
 use crate::cache::rule::Rule;
@@ -15,6 +16,7 @@ use crate::clock::Moment;
 use crate::connection::Connection;
 use crate::exchange::{ContentFilter, Exchange};
 use crate::fields::cache_status::Forward;
+use crate::fields::query::Rules;
 use crate::plugin::Chain;
 use crate::route::{Destination, Route, RouteCache};
 use crate::upstream::{Tried, Upstream};
@@ -54,6 +56,12 @@ pub struct CacheNotes {
     pub varied: bool,
     /// What was found is stale.
     pub stale: bool,
+    /// What was found is stale, and the request accepts that.
+    pub accepted: bool,
+    /// The key stands for several queries, of which this is one, by what responses said.
+    pub search: Option<Arc<Rules>>,
+    /// The response is being stored beside the engine.
+    pub aside: Option<Aside>,
     /// What was found is fresh, but the request asked for validation.
     pub asked: bool,
     /// Why the request was neither answered from the store nor sent on.
@@ -66,6 +74,8 @@ pub struct CacheNotes {
     pub verdict: Option<Result<(Life, Terms), Rule>>,
     /// The fields of a 304 that freshens.
     pub freshener: Option<HeaderMap>,
+    /// Fields that are not stored, for the client that brought the response in.
+    pub withheld: Vec<(HeaderName, HeaderValue)>,
     /// The `Age` that the origin's response came with, line by line.
     pub age_lines: Vec<HeaderValue>,
     /// The same as a number.

@@ -6,12 +6,13 @@
 
 use std::net::IpAddr;
 
-use http::header::{COOKIE, EXPECT, FORWARDED, HOST, VIA};
+use http::header::{ACCEPT_ENCODING, COOKIE, EXPECT, FORWARDED, HOST, VIA};
 use http::{HeaderMap, HeaderName, HeaderValue};
 use pingora::http::RequestHeader;
 
 use crate::exchange::Exchange;
-use crate::fields::forwarded;
+use crate::fields::forwarded::{ABOUT_THE_CLIENT, ANOTHER_REQUEST};
+use crate::fields::{accept_encoding, cookies, forwarded};
 use crate::units::Network;
 
 const FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
@@ -19,30 +20,6 @@ const PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 /// The host that a client asked a proxy in front of us for.
 pub const FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 const REAL_IP: HeaderName = HeaderName::from_static("x-real-ip");
-
-/// Said by proxies about a client; believed from trusted ones only.
-const ABOUT_THE_CLIENT: &[&str] = &[
-    "true-client-ip",
-    "x-client-ip",
-    "x-forwarded-port",
-    "x-forwarded-prefix",
-    "x-forwarded-scheme",
-    "x-forwarded-server",
-    "x-forwarded-ssl",
-    "front-end-https",
-];
-
-/// Read by frameworks as another request than the one that was keyed.
-const ANOTHER_REQUEST: &[&str] = &[
-    "x-host",
-    "x-http-host-override",
-    "x-http-method",
-    "x-http-method-override",
-    "x-method-override",
-    "x-original-host",
-    "x-original-url",
-    "x-rewrite-url",
-];
 
 fn trusts(trusted: &[Network], address: IpAddr) -> bool {
     trusted.iter().any(|network| network.0.contains(&address))
@@ -100,7 +77,7 @@ fn remove_lookalikes(request: &mut RequestHeader) {
 }
 
 /// Tells the origin who asked, for what, and that we stand between.
-pub fn tell(request: &mut RequestHeader, exchange: &Exchange, drop_cookies: bool) {
+pub fn tell(request: &mut RequestHeader, exchange: &Exchange) {
     if exchange.version == http::Version::HTTP_10 {
         // RFC 9110 §10.1.1: such a client cannot wait for an interim response.
         request.remove_header(&EXPECT);
@@ -129,8 +106,21 @@ pub fn tell(request: &mut RequestHeader, exchange: &Exchange, drop_cookies: bool
         let _ = request.insert_header(FORWARDED_HOST, host);
     }
     let _ = request.append_header(VIA, via(exchange.version));
-    if drop_cookies {
-        request.remove_header(&COOKIE);
+}
+
+/// Of all cookies, only these reach the origin: others have no say in what is stored.
+pub fn keep_cookies(request: &mut RequestHeader, names: &[String]) {
+    let kept = cookies::only(&request.headers, names).and_then(|kept| HeaderValue::from_bytes(&kept).ok());
+    request.remove_header(&COOKIE);
+    if let Some(kept) = kept {
+        let _ = request.insert_header(COOKIE, kept);
+    }
+}
+
+/// Asks for codings in the form that the variant is named by, so that the origin cannot choose by more.
+pub fn fold_codings(request: &mut RequestHeader) {
+    if let Some(accepted) = accept_encoding::fold(&request.headers) {
+        let _ = request.insert_header(ACCEPT_ENCODING, accepted.value());
     }
 }
 
@@ -155,7 +145,9 @@ mod tests {
         let mut head = request(head);
         recognise(&mut exchange, &head.headers, &trusted);
         clean(&mut head, &exchange, true);
-        tell(&mut head, &exchange, true);
+        tell(&mut head, &exchange);
+        keep_cookies(&mut head, &["c".to_owned()]);
+        fold_codings(&mut head);
         (exchange, head)
     }
 

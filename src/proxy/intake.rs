@@ -1,10 +1,12 @@
 //! From a request's head to who answers it: guard, route, plugins, in this order.
 
+use std::borrow::Cow;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use http::HeaderValue;
 use http::header::{ALLOW, CONTENT_LENGTH, HOST};
+use http::{HeaderValue, Method};
+use pingora::http::RequestHeader;
 use pingora::proxy::Session;
 
 use super::content::FromClient;
@@ -12,6 +14,7 @@ use super::context::Ctx;
 use super::{Proxy, forward, guard, reply};
 use crate::catch::catch_async;
 use crate::fields::authority::without_port;
+use crate::fields::query::Rules;
 use crate::handler::{Content, Handler, Reply};
 use crate::route::{Ambiguous, Destination};
 
@@ -61,9 +64,22 @@ pub async fn take_in(proxy: &Proxy, session: &mut Session, ctx: &mut Ctx) -> Nex
         }
     };
     let head = session.req_header_mut();
-    match ctx.plugins(|chain, exchange| chain.request_head(head, exchange)) {
-        Ok(()) => next,
-        Err(_) => Next::Reply(reply::page(500, ctx)),
+    if ctx.plugins(|chain, exchange| chain.request_head(head, exchange)).is_err() {
+        return Next::Reply(reply::page(500, ctx));
+    }
+    if let Some(cache) = &route.cache {
+        reduce(session.req_header_mut(), &cache.query);
+    }
+    next
+}
+
+/// Takes out of the query what does not count; the key and the origin see what is left.
+fn reduce(request: &mut RequestHeader, rules: &Rules) {
+    if matches!(request.method, Method::GET | Method::HEAD)
+        && let Ok(target) = std::str::from_utf8(request.raw_path())
+        && let Cow::Owned(form) = rules.apply(target)
+    {
+        let _ = request.set_raw_path(form.as_bytes());
     }
 }
 

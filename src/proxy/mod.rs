@@ -6,10 +6,12 @@
 pub mod content;
 pub mod context;
 
+mod beside;
 mod caching;
 mod forward;
 mod guard;
 mod intake;
+mod keys;
 mod reply;
 mod seal;
 
@@ -21,7 +23,7 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use async_trait::async_trait;
 use bytes::Bytes;
-use http::{Method, Version};
+use http::Method;
 use pingora::cache::key::HashBinary;
 use pingora::cache::{CacheKey, CacheMeta, ForcedFreshness, HitHandler, RespCacheable};
 use pingora::http::{RequestHeader, ResponseHeader};
@@ -39,6 +41,7 @@ use crate::clock::Clock;
 use crate::config::Plan;
 use crate::connection::{Phase, Watched};
 use crate::exchange::Exchange;
+use crate::fields::conditional::not_modified;
 use crate::fields::connection as connection_fields;
 use crate::handler::Reply;
 use crate::metrics::{CACHE_WORDS, Metrics, RouteMetrics};
@@ -165,8 +168,8 @@ impl ProxyHttp for Proxy {
             downstream.set_total_drain_timeout(Some(DRAIN_CONTENT));
             // What follows content is where smuggling lives.
             let empty = downstream.is_body_empty();
-            // HTTP/1.0 has no interim responses (RFC 9110 §15.2).
-            downstream.set_ignore_info_resp(downstream.req_header().version == Version::HTTP_10);
+            // We pass interim responses on ourselves.
+            downstream.set_ignore_info_resp(true);
             downstream.set_pipelining_enabled(empty);
         }
         Ok(())
@@ -211,6 +214,10 @@ impl ProxyHttp for Proxy {
 
     fn cache_miss(&self, session: &mut Session, ctx: &mut Ctx) {
         caching::miss(session, ctx);
+    }
+
+    fn cache_not_modified_filter(&self, session: &Session, found: &ResponseHeader, _: &mut Ctx) -> Result<bool> {
+        Ok(not_modified(session.req_header(), found, self.clock.wall()))
     }
 
     fn range_header_filter(&self, session: &mut Session, response: &mut ResponseHeader, ctx: &mut Ctx) -> RangeType {
@@ -260,12 +267,18 @@ impl ProxyHttp for Proxy {
         request: &mut RequestHeader,
         ctx: &mut Ctx,
     ) -> Result<()> {
-        let drop_cookies =
-            ctx.cache.passed_by.is_none() && ctx.route_cache().is_some_and(|cache| cache.policy.ignore_cookies);
-        forward::tell(request, &ctx.exchange, drop_cookies);
+        ctx.exchange.shared = session.cache.enabled() || session.cache.bypassing();
+        forward::tell(request, &ctx.exchange);
+        if let Some(cache) = ctx.route_cache() {
+            if ctx.cache.passed_by.is_none() && cache.policy.force && cache.policy.ignore_cookies {
+                forward::keep_cookies(request, &cache.chosen.cookies);
+            }
+            if ctx.exchange.shared {
+                forward::fold_codings(request);
+            }
+        }
         // A request that is sent again sends its content again.
         ctx.exchange.taken = 0;
-        ctx.exchange.shared = session.cache.enabled() || session.cache.bypassing();
         if ctx.plugins(|chain, exchange| chain.upstream_request(request, exchange)).is_err() {
             return Self::error(500, "a plugin panicked");
         }
@@ -311,6 +324,7 @@ impl ProxyHttp for Proxy {
         ctx: &mut Ctx,
     ) -> Result<()> {
         if response.status.is_informational() && response.status != 101 {
+            reply::interim(session, response).await;
             return Ok(());
         }
         if response.status == 101 && !session.as_downstream().is_upgrade_req() {
@@ -390,6 +404,7 @@ impl ProxyHttp for Proxy {
             fill.leader_left();
         }
         caching::restore(response, ctx);
+        caching::give_back(response, ctx);
         ctx.draining = self.draining.load(Relaxed);
         if seal(session, response, ctx, &self.clock, Made::There).is_ok() {
             return Ok(());
@@ -406,10 +421,16 @@ impl ProxyHttp for Proxy {
     fn upstream_response_body_filter(
         &self,
         _: &mut Session,
-        _: &mut Option<Bytes>,
-        _: bool,
+        piece: &mut Option<Bytes>,
+        end: bool,
         ctx: &mut Ctx,
     ) -> Result<Option<Duration>> {
+        if let (Some(aside), Some(piece)) = (&mut ctx.cache.aside, piece) {
+            aside.write(piece.clone());
+        }
+        if end && let Some(aside) = ctx.cache.aside.take() {
+            aside.finish();
+        }
         if let Some(connection) = &ctx.connection {
             connection.touch();
             if let Some(fill) = ctx.cache.fill.as_ref().filter(|_| connection.gone()) {

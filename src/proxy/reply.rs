@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-use http::header::{CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE};
-use http::{HeaderValue, Method};
+use http::header::{CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE, EXPECT};
+use http::{HeaderValue, Method, Version};
+use pingora::http::ResponseHeader;
 use pingora::prelude::*;
 use pingora::proxy::Session;
 use pingora::{ErrorSource, ErrorType};
@@ -53,10 +54,25 @@ pub async fn send(session: &mut Session, ctx: &mut Ctx, clock: &Clock, reply: Re
     Ok(())
 }
 
+/// Passes an interim response on at once (RFC 9110 §15.2). The engine loses one that arrives together with a
+/// final response that is being stored, so it leaves them to us, but for a 100 that the client waits for.
+pub async fn interim(session: &mut Session, head: &ResponseHeader) {
+    let downstream = session.as_downstream_mut();
+    let (version, expects) = (downstream.req_header().version, downstream.req_header().headers.contains_key(EXPECT));
+    if downstream.as_http1().is_none() || version == Version::HTTP_10 || (head.status == 100 && expects) {
+        return;
+    }
+    downstream.set_ignore_info_resp(false);
+    if let Err(error) = downstream.write_response_header(Box::new(head.clone())).await {
+        tracing::debug!(%error, "the client did not wait for an interim response");
+    }
+    downstream.set_ignore_info_resp(true);
+}
+
 /// Reads a small rest of the request's content. A client that waits for `100 Continue` sends none.
 async fn discard_rest(session: &mut Session) {
     let downstream = session.as_downstream_mut();
-    if downstream.is_body_done() || downstream.req_header().headers.contains_key(http::header::EXPECT) {
+    if downstream.is_body_done() || downstream.req_header().headers.contains_key(EXPECT) {
         return;
     }
     let announced = downstream.req_header().headers.get(http::header::CONTENT_LENGTH);

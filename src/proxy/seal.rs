@@ -1,6 +1,6 @@
 //! The last hand on every final head, whoever made it.
 
-use http::header::{AGE, CACHE_CONTROL, CONTENT_LENGTH, TRANSFER_ENCODING, VIA};
+use http::header::{AGE, CACHE_CONTROL, CONTENT_LENGTH, DATE, TRANSFER_ENCODING, VIA};
 use http::{HeaderName, HeaderValue, Version};
 use pingora::http::ResponseHeader;
 use pingora::proxy::Session;
@@ -69,7 +69,9 @@ pub fn seal(
         session.as_downstream_mut().set_keepalive(None);
     }
     if let Some(connection) = &ctx.connection {
-        connection.hold_head();
+        // A date that is one: the engine writes all dates in the one form (RFC 9110 §6.6.1).
+        let date = head.headers.get(DATE).filter(|date| made == Made::There && date.len() == 29).cloned();
+        connection.hold_head(date);
     }
     ctx.exchange.status = head.status.as_u16();
     rewritten

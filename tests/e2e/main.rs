@@ -16,6 +16,7 @@ mod mistakes;
 mod pages;
 mod plugins;
 mod sealed;
+mod shared;
 mod store;
 mod strangers;
 mod stream;

@@ -57,6 +57,7 @@ const kinds = {
     if (ask('etag') && request.headers['if-none-match'] === tag) { response.statusCode = 304; return response.end(); }
     if (ask('then304') && request.headers['if-none-match']) { response.statusCode = 304; response.setHeader('ETag', '"e2"'); return response.end(); }
     if (request.method === 'POST') version += 1;
+    if (request.method === 'HEAD' && ask('headlength')) response.setHeader('Content-Length', ask('headlength'));
     response.statusCode = status;
     response.end(ask('say', `page v${version} for ${request.headers[ask('echo', 'host')] ?? '-'}`));
   },
@@ -109,6 +110,12 @@ const kinds = {
     response.on('drain', more);
     more();
   },
+  // Closes so many times without a word, then answers.
+  failing(request, response, ask) {
+    const before = log.filter((entry) => entry.url === request.url).length;
+    if (before <= Number(ask('times'))) return request.socket.destroy();
+    response.end('at last');
+  },
   // Never answers.
   hang() {},
   // Answers before the request is complete.
@@ -122,6 +129,15 @@ const kinds = {
     let length = 0;
     request.on('data', (chunk) => { hash.update(chunk); length += chunk.length; });
     request.on('end', () => response.end(`${length} ${hash.digest('hex')}`));
+  },
+  // 103 and the page at once.
+  both(request, response, ask) {
+    request.socket.write('HTTP/1.1 103 Early Hints\r\nLink: </s.css>\r\n\r\n' +
+      'HTTP/1.1 200 OK\r\nCache-Control: max-age=60\r\nContent-Length: 2\r\n\r\nok');
+  },
+  // Content up to the end of the connection, under a transfer coding that does not exist.
+  unframed(request, response, ask) {
+    request.socket.end(`HTTP/1.1 200 OK\r\nCache-Control: max-age=60\r\nTransfer-Encoding: ${ask('coding')}\r\n\r\nall of it`);
   },
   // 103, then the page.
   hints(request, response) {

@@ -45,6 +45,7 @@ impl Schema {
             Some("Network") => return "a network".into(),
             Some("Secret") => return "a secret".into(),
             Some("Listen") => return "an address, or `{ bind: ADDRESS }`".into(),
+            Some("SetCookie") => return "`refuse`, `strip`, or `{ store: [NAME] }`".into(),
             Some("Ttl") => return "a duration, or a map from status to duration".into(),
             Some("Plugin") => return "a [plugin](../plugins/README.md)".into(),
             Some("Destination") => return "a map".into(),
@@ -90,7 +91,9 @@ impl Schema {
             let (_, behind) = self.behind(setting);
             let words = behind["oneOf"].as_array().into_iter().flatten();
             let words: Vec<_> = words
-                .filter_map(|one| Some(format!("`{}`: {}", one["const"].as_str()?, one["description"].as_str()?)))
+                .filter_map(|one| {
+                    Some(format!("`{}`: {}", one["const"].as_str()?, one["description"].as_str()?.replace('\n', " ")))
+                })
                 .collect();
             let words = if words.is_empty() { String::new() } else { format!(" {}", words.join(" ")) };
             let _ = writeln!(out, "| `{name}` | {} | {absent} | {own}{words} |", self.takes(setting));

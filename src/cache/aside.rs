@@ -1,0 +1,107 @@
+//! What comes into the store without the engine: it looks only at what was asked for with `GET`.
+//!
+//! A response to `POST` that stands for what a `GET` would get is taken in while it passes by; one to
+//! `HEAD` says whether what is stored is still the same.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use pingora::cache::CacheKey;
+use pingora::cache::key::CacheHashKey;
+use pingora::http::ResponseHeader;
+
+use super::fill::Fill;
+use super::policy::Life;
+use super::storage::{Decision, Slot, Writer};
+use super::stored::{Head, Stored, compact, set_length};
+use super::{Cache, LONGEST_FILL};
+use crate::memory::Change;
+
+/// A response that is being taken in; dropped before its end, it was never there.
+pub struct Aside(Writer);
+
+impl Aside {
+    /// The next piece.
+    pub fn write(&mut self, piece: Bytes) {
+        let _ = self.0.write(piece);
+    }
+
+    /// That was all.
+    pub fn finish(self) {
+        self.0.finish();
+    }
+}
+
+impl Cache {
+    /// Takes in a response under a key without variants. What is stored there has to be taken out before.
+    pub fn take_aside(&'static self, key: &CacheKey, response: &ResponseHeader, decision: Decision) -> Option<Aside> {
+        // It came after what was invalidated on its account.
+        let life = Life { received: self.clock.now().after(Duration::from_nanos(1)), ..decision.life };
+        let head = Head {
+            key: key.primary_key().into(),
+            variance: None,
+            response: compact(response),
+            nominated: Arc::from([]),
+            life,
+            created: self.clock.steady(),
+        };
+        let room = self.ledger.reserve(decision.terms.length.unwrap_or(0))?;
+        let fill = Fill::new(self.next_fill(), Arc::new(head), decision.terms, Some(room));
+        Some(Aside(self.writer(key, fill)))
+    }
+
+    /// What is stored gets this head and life, unless it has been replaced meanwhile.
+    pub fn freshen(&self, mut key: CacheKey, stored: &Arc<Head>, response: &ResponseHeader, life: Life) {
+        let primary = key.primary_bin();
+        let mut places = vec![primary];
+        if let Some(variance) = stored.variance {
+            key.set_variance_key(variance);
+            places.push(key.combined_bin());
+        }
+        for place in places {
+            self.map.update(place, self.clock.now(), |there| {
+                let Some(Slot::Whole(same)) = there.filter(|slot| Arc::ptr_eq(slot.head(), stored)) else {
+                    return (Change::Keep, ());
+                };
+                let mut response = compact(response);
+                set_length(&mut response, same.content.length);
+                let head = Head {
+                    key: stored.key.clone(),
+                    variance: stored.variance,
+                    response,
+                    nominated: stored.nominated.clone(),
+                    life,
+                    created: stored.created,
+                };
+                let value = Stored { head: Arc::new(head), content: same.content.clone() };
+                let (weight, expires) = (self.weigh(&value), Some(life.kept()));
+                (Change::Put { value: Slot::Whole(value), weight, expires }, ())
+            });
+        }
+    }
+
+    /// A fill takes its place in the store; what was there before is kept until it is complete.
+    pub(super) fn writer(&'static self, key: &CacheKey, fill: Arc<Fill>) -> Writer {
+        let (primary, hash) = (key.primary_bin(), key.combined_bin());
+        let now = self.clock.now();
+        self.fills.lock().insert(fill.id, fill.clone());
+        let until = fill.head.life.kept().max(now.after(LONGEST_FILL));
+        if hash != primary {
+            for gone in self.families.add(primary, hash, until, now) {
+                self.forget(gone);
+            }
+        }
+        let weight = super::stored::weight(&fill.head.response);
+        self.map.update(hash, now, |there| {
+            let before = match there {
+                Some(Slot::Whole(stored)) => Some(stored.clone()),
+                Some(Slot::Filling(_, before)) => before.clone(),
+                None => None,
+            };
+            let weight = weight + before.as_ref().map_or(0, Stored::weight);
+            (Change::Put { value: Slot::Filling(fill.clone(), before), weight, expires: Some(until) }, ())
+        });
+        Writer::new(self, primary, hash, fill)
+    }
+}

@@ -1,0 +1,91 @@
+//! Under which keys this exchange's responses stand, and which of them a change takes out.
+
+use http::HeaderMap;
+use http::header::{CONTENT_LOCATION, HOST, LOCATION};
+use pingora::http::{RequestHeader, ResponseHeader};
+use pingora::prelude::*;
+
+use super::context::Ctx;
+use super::forward::FORWARDED_HOST;
+use crate::cache::Cache;
+use crate::cache::key::Parts;
+use crate::cache::policy;
+use crate::fields::reference;
+use crate::route::Destination;
+
+/// What of a request goes into its key.
+pub struct Names<'a> {
+    scheme: &'a str,
+    host: String,
+    forwarded_host: Vec<u8>,
+    target: &'a [u8],
+    upstream: &'a str,
+    selector: &'a str,
+}
+
+impl<'a> Names<'a> {
+    /// By the route of this exchange.
+    pub fn of(request: &'a RequestHeader, ctx: &'a Ctx) -> Result<Self> {
+        let Some(route) = &ctx.route else {
+            return Error::e_explain(ErrorType::InternalError, "a key without a route");
+        };
+        let Destination::Proxy(upstream) = &route.destination else {
+            return Error::e_explain(ErrorType::InternalError, "a key without an upstream");
+        };
+        Ok(Self::by(request, ctx.exchange.scheme, &upstream.name, &route.selector))
+    }
+
+    fn by(request: &'a RequestHeader, scheme: &'a str, upstream: &'a str, selector: &'a str) -> Self {
+        let lines: Vec<_> = request.headers.get_all(&FORWARDED_HOST).iter().map(|line| line.as_bytes()).collect();
+        Names {
+            scheme,
+            host: host(&request.headers),
+            forwarded_host: lines.join(&b'\n'),
+            target: request.raw_path(),
+            upstream,
+            selector,
+        }
+    }
+
+    /// As the key takes them.
+    pub fn parts(&self) -> Parts<'_> {
+        Parts {
+            scheme: self.scheme,
+            host: &self.host,
+            forwarded_host: &self.forwarded_host,
+            target: self.target,
+            upstream: self.upstream,
+            selector: self.selector,
+        }
+    }
+}
+
+/// The `Host` field in lower case.
+pub fn host(fields: &HeaderMap) -> String {
+    let host = fields.get(HOST).map(|host| host.as_bytes().to_ascii_lowercase()).unwrap_or_default();
+    String::from_utf8_lossy(&host).into_owned()
+}
+
+/// A successful unsafe request changes what is stored under its target, and under what its response names
+/// as the place of the change, if that is on the same host (RFC 9111 §4.4).
+pub fn invalidate(cache: &Cache, request: &RequestHeader, response: &ResponseHeader, ctx: &Ctx) {
+    if !policy::invalidates(&request.method, response.status) {
+        return;
+    }
+    let Some(upstream) = ctx.upstream() else { return };
+    let target = String::from_utf8_lossy(request.raw_path());
+    let mut targets = vec![target.to_string()];
+    for name in [&LOCATION, &CONTENT_LOCATION] {
+        let named = response.headers.get(name).and_then(|value| value.to_str().ok());
+        targets.extend(named.and_then(|named| reference::local(named, &host(&request.headers), &target)));
+    }
+    targets.dedup();
+    // The same target may be stored by way of other routes too.
+    for (selector, query) in ctx.snapshot.plan.selectors.get(&*upstream.name).into_iter().flatten() {
+        let names = Names::by(request, ctx.exchange.scheme, &upstream.name, selector);
+        for target in &targets {
+            let form = query.apply(target);
+            cache.invalidate(&cache.key(&Parts { target: form.as_bytes(), ..names.parts() }).0);
+        }
+    }
+}
