@@ -16,6 +16,7 @@ RUN apt-get update \
  && rm -rf /var/lib/apt/lists/*
 WORKDIR /src
 COPY Cargo.toml Cargo.lock ./
+COPY .cargo ./.cargo
 COPY packaging/notices.sh ./packaging/
 COPY src ./src
 # The two mounts keep downloaded and compiled dependencies from build to build, so that a

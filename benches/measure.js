@@ -3,7 +3,7 @@
 //   node benches/measure.js [target/release/headwall]
 //
 // Starts the origin of the end-to-end tests and the binary, on loopback and free ports, and prints a
-// line for each figure. Takes about five minutes.
+// line for each figure. Takes about ten minutes.
 'use strict';
 const { spawn } = require('node:child_process');
 const fs = require('node:fs');
@@ -213,6 +213,73 @@ async function cold(app) {
   say('200 clients on one cold page of 1 s, median of 5', `${median(took)} ms; ${log.filter((r) => r.url.includes('n=cold')).length / 5} request at the app`);
 }
 
+// All clients are there before the page is; each notes when its first content came, and the page says when it left.
+async function firstBytes(app) {
+  const worst = [];
+  const trips = [];
+  for (let round = 0; round < 5; round += 1) {
+    const proxy = await headwall(`upstreams: { app: { servers: ["127.0.0.1:${app.port}"] } }\nroutes: [{ to: { proxy: app }, cache: {} }]`);
+    const target = `/stamped?wait=300&h.Cache-Control=max-age=60&n=first${round}`;
+    const late = await Promise.all(Array.from({ length: 200 }, async () => {
+      const socket = await connect(proxy.port);
+      socket.write(`GET ${target} HTTP/1.1\r\nHost: site.test\r\nConnection: close\r\n\r\n`);
+      let text = '';
+      return new Promise((done) => socket.on('data', (data) => {
+        text += data;
+        const stamp = /\r\n\r\n[0-9a-f]+\r\n(\d+)\n/.exec(text);
+        if (stamp) { done(Date.now() - Number(stamp[1])); text = ''; }
+      }));
+    }));
+    worst.push(Math.max(...late));
+    proxy.stop();
+    const log = await (await fetch(`http://127.0.0.1:${app.control}/__log`)).json();
+    trips.push(log.filter((entry) => entry.url.includes(`n=first${round}`)).length);
+  }
+  say('200 clients on one cold page that streams for 1 s: the last first byte, median of 5', `${median(worst)} ms (${worst.join(', ')}); ${trips.join(', ')} requests at the app`);
+}
+
+// After one response has been seen, nobody waits for anybody else's.
+async function uncacheable(app) {
+  const slowest = [];
+  for (let round = 0; round < 5; round += 1) {
+    const proxy = await headwall(`upstreams: { app: { servers: ["127.0.0.1:${app.port}"] } }\nroutes: [{ to: { proxy: app }, cache: {} }]`);
+    const target = `/page?wait=1000&h.Cache-Control=no-store&n=own${round}`;
+    await (await read(proxy.port, target)).ended;
+    const readers = await Promise.all(Array.from({ length: 200 }, () => read(proxy.port, target)));
+    await Promise.all(readers.map((reader) => reader.ended));
+    slowest.push(Math.max(...readers.map((reader) => reader.first - reader.started)));
+    proxy.stop();
+  }
+  say('200 clients on a page of 1 s that cannot be stored: the slowest, median of 5', `${median(slowest)} ms`);
+}
+
+// Ten GiB of responses that are never asked for twice, through a store of 64 MiB.
+async function flood(app) {
+  const proxy = await headwall(`cache: { memory: 64MiB }\nupstreams: { app: { servers: ["127.0.0.1:${app.port}"] } }\nroutes: [{ to: { proxy: app }, cache: {} }]`);
+  const sizes = [4 << 10, 64 << 10, 256 << 10, 1 << 20];
+  const agent = new http.Agent({ keepAlive: true, maxSockets: 16 });
+  let [left, number, most] = [10 * 1024 * MiB, 0, 0];
+  const watch = setInterval(() => { most = Math.max(most, proxy.memory()); }, 100);
+  const one = (size, n) => new Promise((done, fail) => {
+    const target = `/bytes?size=${size}&sized=${n % 2 ? 1 : ''}&h.Cache-Control=max-age=3600&n=${n}`;
+    http.get({ port: proxy.port, path: target, agent }, (response) => {
+      response.on('data', () => {}).on('end', done).on('error', fail);
+    }).on('error', fail);
+  });
+  await Promise.all(Array.from({ length: 16 }, async () => {
+    while (left > 0) {
+      const size = sizes[(number += 1) % sizes.length];
+      left -= size;
+      if (number % 2000 === 0) process.stderr.write(`\r  ${((left / MiB / 1024)).toFixed(1)} GiB to go, ${(most / MiB).toFixed(0)} MiB held  `);
+      await one(size, number);
+    }
+  }));
+  process.stderr.write('\r');
+  clearInterval(watch);
+  say('64 MiB of store, fed 10 GiB of distinct responses: resident memory at most', `${(most / MiB).toFixed(1)} MiB (limit 144)`);
+  proxy.stop();
+}
+
 // Twenty reloads at 1,000 requests a second, every fourth one of a broken file, an event stream open all the time.
 async function reloads(app) {
   const port = await freePort();
@@ -268,7 +335,7 @@ routes:
 (async () => {
   const only = process.argv[3];
   const app = await origin();
-  for (const measure of [events, compressedEvents, compressedStreams, cold, slowReader, hundredSlowReaders, joiners, reloads]) {
+  for (const measure of [events, compressedEvents, compressedStreams, cold, firstBytes, uncacheable, slowReader, hundredSlowReaders, joiners, reloads, flood]) {
     if (!only || measure.name === only) await measure(app);
   }
 })().finally(() => children.forEach((child) => child.kill()));

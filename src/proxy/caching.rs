@@ -267,12 +267,12 @@ fn stored_head(session: &Session) -> Option<&HeaderMap> {
 }
 
 /// Puts the fields of a response without content on the stored one that it speaks of (RFC 9111 §3.2): not
-/// those that frame the content or say how it is to be read, for it stays as it is.
+/// those that frame the content, nor the coding that it and our copies of it are in, for it stays as it is.
 pub fn merge(stored: &mut ResponseHeader, fields: &HeaderMap, ctx: &Ctx) {
     let cookies_too = ctx.route_cache().is_some_and(|cache| !policy::sets_a_cookie_of_somebody(fields, &cache.policy));
     for name in fields.keys() {
         let stays = match name.as_str() {
-            "content-length" | "content-encoding" | "content-type" | "transfer-encoding" | "age" => true,
+            "content-length" | "content-encoding" | "transfer-encoding" | "age" => true,
             "set-cookie" => !cookies_too,
             _ => false,
         };

@@ -369,13 +369,17 @@ impl ProxyHttp for Proxy {
         Ok(answer)
     }
 
-    fn should_serve_stale(&self, _: &mut Session, ctx: &mut Ctx, error: Option<&Error>) -> bool {
+    fn should_serve_stale(&self, session: &mut Session, ctx: &mut Ctx, error: Option<&Error>) -> bool {
         let Some(error) = error else { return true };
         let status = match error.etype() {
             ErrorType::HTTPStatus(status) => *status,
             _ => 0,
         };
         let origin_failed = *error.esource() == ErrorSource::Upstream && matches!(status, 0 | 500 | 502 | 503 | 504);
+        if origin_failed && status == 0 {
+            // The engine closes such a connection; its client is told.
+            session.as_downstream_mut().set_keepalive(None);
+        }
         if origin_failed {
             ctx.cache.failure = Some(if status == 0 { reply::status_of(error, ctx).unwrap_or(0) } else { status });
         }

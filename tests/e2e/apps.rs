@@ -108,15 +108,20 @@ fn ready(name: &str) {
 fn prepare(name: &str) -> Result<(), String> {
     let app = root("tests/apps").join(name);
     if app.join("package-lock.json").exists() {
-        let wanted = print(&[app.join("package.json"), app.join("package-lock.json")]);
-        once(&app.join("node_modules/.installed"), wanted, || {
-            npm(&app, &["ci", "--ignore-scripts", "--prefer-offline"])
-        })?;
+        install(&app)?;
     }
     if let Some(output) = kind(name).output {
         once(&app.join(output).join(".built"), print(&files(&app)), || npm(&app, &["run", "build"]))?;
     }
     Ok(())
+}
+
+/// Installs what the lock file of a folder names, once for what it says.
+pub fn install(folder: &Path) -> Result<(), String> {
+    let wanted = print(&[folder.join("package.json"), folder.join("package-lock.json")]);
+    once(&folder.join("node_modules/.installed"), wanted, || {
+        npm(folder, &["ci", "--ignore-scripts", "--prefer-offline"])
+    })
 }
 
 /// Does it, unless the mark says that it was done for the same files. The mark goes first and comes last,
@@ -146,7 +151,7 @@ fn npm(app: &Path, arguments: &[&str]) -> Result<(), String> {
         ["EAI_AGAIN", "ECONNREFUSED", "ECONNRESET", "EHOSTUNREACH", "ENETUNREACH", "ENOTFOUND", "ETIMEDOUT"];
     if unreachable.iter().any(|word| told.contains(word)) {
         return Err(format!(
-            "npm does not reach its registry, and the cookbook needs it once to install {}:\n{told}",
+            "npm does not reach its registry, and the tests need it once to install {}:\n{told}",
             app.display()
         ));
     }

@@ -154,6 +154,11 @@ fn stale_if_error_stands_in_for_an_origin_that_fails() {
         "{}",
         stale.cache()
     );
+    // The engine closes a connection whose origin failed; the client is told.
+    let mut client = proxy.client();
+    client.request("GET", target, "");
+    assert_eq!(client.response("GET").field("connection"), "close");
+    assert!(client.closed());
     proxy.get(strict).whole(502);
     proxy.clock.advance(seconds(700));
     proxy.get(target).whole(502);

@@ -10,6 +10,7 @@ mod apps;
 mod binary;
 mod built_in;
 mod cache;
+mod conformance;
 mod cookbook;
 mod documents;
 mod mistakes;

@@ -71,6 +71,17 @@ const kinds = {
     };
     next();
   },
+  // A page that takes so many milliseconds, in ten pieces that say when they were sent.
+  stamped(request, response, ask) {
+    let left = 10;
+    const next = () => {
+      response.write(`${Date.now()}\n`.padEnd(1024));
+      left -= 1;
+      if (!left) return response.end();
+      setTimeout(next, Number(ask('takes', 1000)) / 10);
+    };
+    next();
+  },
   // So many bytes; with or without a length.
   bytes(request, response, ask) {
     const total = Number(ask('size'));
