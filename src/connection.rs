@@ -21,6 +21,7 @@ use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use http::HeaderValue;
+use memchr::memmem;
 use parking_lot::Mutex;
 use pingora::protocols::{
     GetProxyDigest, GetSocketDigest, GetTimingDigest, Peek, Shutdown, SocketDigest, Ssl, TimingDigest, UniqueID,
@@ -354,10 +355,11 @@ impl Watched {
 
 /// Puts a date in the place of the one in a head, where they are as long as each other.
 fn set_date(head: &mut [u8], date: &[u8]) {
-    const NAME: &[u8] = b"\r\ndate: ";
-    let end = head.windows(4).position(|four| four == b"\r\n\r\n").unwrap_or(0);
-    let found = head[..end].windows(NAME.len()).position(|part| part.eq_ignore_ascii_case(NAME));
-    let Some(at) = found.map(|at| at + NAME.len()) else { return };
+    const NAMES: [&[u8]; 2] = [b"\r\nDate: ", b"\r\ndate: "];
+    let end = memmem::find(head, b"\r\n\r\n").unwrap_or(0);
+    // It is among the last that the engine writes.
+    let found = NAMES.iter().find_map(|name| Some(memmem::rfind(&head[..end], name)? + name.len()));
+    let Some(at) = found else { return };
     if head[at..].get(date.len()..date.len() + 2) == Some(b"\r\n") {
         head[at..at + date.len()].copy_from_slice(date);
     }

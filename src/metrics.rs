@@ -30,6 +30,10 @@ pub struct Metrics {
     pub refused: CounterVec,
     /// Responses that were not stored, by the rule that decided.
     pub not_stored: CounterVec,
+    /// Requests that waited for the head of another's response.
+    pub waits: Counter,
+    /// How long they did, in milliseconds.
+    pub waited_ms: Counter,
     /// Connections to servers that could not be made.
     pub connect_failures: Counter,
     /// Requests sent again after a failure.
@@ -125,6 +129,8 @@ impl Metrics {
             connections: gauge("connections", "Connections open.")?,
             refused: labelled("refused_total", "Requests refused, by reason.", &["reason"])?,
             not_stored: labelled("not_stored_total", "Responses not stored, by the rule that decided.", &["rule"])?,
+            waits: counter("waits_total", "Requests that waited for another's response to the same question.")?,
+            waited_ms: counter("waited_milliseconds_total", "How long they waited, in all.")?,
             connect_failures: counter("connect_failures_total", "Connections to servers that could not be made.")?,
             retries: counter("retries_total", "Requests sent again after a failure.")?,
             panics: counter("panics_total", "Panics of plugins and handlers; each cost its request a 500.")?,

@@ -521,6 +521,10 @@ impl ProxyHttp for Proxy {
         if ctx.exchange.background {
             return;
         }
+        if let Some(waited) = session.cache.lock_duration() {
+            self.metrics.waits.inc();
+            self.metrics.waited_ms.inc_by(waited.as_millis() as u64);
+        }
         ctx.exchange.sent = session.body_bytes_sent() as u64;
         self.metrics.sent_bytes.inc_by(ctx.exchange.sent);
         let counters = &ctx.snapshot.counters;

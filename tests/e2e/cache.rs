@@ -48,6 +48,8 @@ fn many_clients_share_one_trip_to_the_origin() {
                 .sum::<usize>(),
             199
         );
+        assert!(proxy.metric("headwall_waits_total") >= 1.0, "{how}");
+        assert!(proxy.metric("headwall_waited_milliseconds_total") >= 100.0, "{how}");
     }
 }
 

@@ -160,7 +160,7 @@ fn a_post_that_stands_for_a_get_is_stored_and_others_are_not() {
     let mut client = proxy.client();
     client.request("POST", broken, "");
     client.head();
-    wait_until(|| proxy.metric("headwall_cache_fills") < 1.0);
+    wait_until(|| proxy.metric("headwall_fills") < 1.0);
     assert!(!proxy.ask("HEAD", broken, "").cache().contains("hit"), "half of it is nothing");
 }
 

@@ -186,6 +186,8 @@ pub fn metric(admin: SocketAddr, name: &str) -> f64 {
     client.send("GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
     let text = client.response("GET").text();
     let line = text.lines().find(|line| line.strip_prefix(name).is_some_and(|rest| rest.starts_with(' ')));
+    // One with labels is not there before the first time; any other one always is.
+    assert!(name.contains('{') || line.is_some(), "there is no {name}");
     line.map_or(0.0, |line| line.rsplit(' ').next().unwrap().parse().unwrap())
 }
 
