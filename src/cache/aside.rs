@@ -14,7 +14,7 @@ use pingora::http::ResponseHeader;
 use super::fill::Fill;
 use super::policy::Life;
 use super::storage::{Decision, Slot, Writer};
-use super::stored::{Head, Stored, compact, set_length};
+use super::stored::{Head, Stored, compact};
 use super::{Cache, LONGEST_FILL};
 use crate::memory::Change;
 
@@ -64,17 +64,8 @@ impl Cache {
                 let Some(Slot::Whole(same)) = there.filter(|slot| Arc::ptr_eq(slot.head(), stored)) else {
                     return (Change::Keep, ());
                 };
-                let mut response = compact(response);
-                set_length(&mut response, same.content.length);
-                let head = Head {
-                    key: stored.key.clone(),
-                    variance: stored.variance,
-                    response,
-                    nominated: stored.nominated.clone(),
-                    life,
-                    created: stored.created,
-                };
-                let value = Stored { head: Arc::new(head), content: same.content.clone() };
+                let head = stored.renewed(response, life, same.content.length);
+                let value = Stored { head, content: same.content.clone() };
                 let (weight, expires) = (self.weigh(&value), Some(life.kept()));
                 (Change::Put { value: Slot::Whole(value), weight, expires }, ())
             });
@@ -102,6 +93,10 @@ impl Cache {
             let weight = weight + before.as_ref().map_or(0, Stored::weight);
             (Change::Put { value: Slot::Filling(fill.clone(), before), weight, expires: Some(until) }, ())
         });
+        // What was invalidated before it stood there could not be found there.
+        if self.changed_since(primary, fill.head.life.received) {
+            fill.doom();
+        }
         Writer::new(self, primary, hash, fill)
     }
 }

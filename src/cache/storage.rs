@@ -22,7 +22,7 @@ use super::Cache;
 use super::coded::{self, Coded, Maker};
 use super::fill::{Fill, Reader, Terms, Written};
 use super::policy::Life;
-use super::stored::{Content, Head, Stored, compact, set_length};
+use super::stored::{Content, Head, Stored, compact};
 use super::vary::Nominated;
 use crate::filter::ContentFilter;
 use crate::memory::Change;
@@ -420,29 +420,22 @@ impl Drop for Writer {
 impl Cache {
     /// The response is whole: it takes the place of the fill, unless something happened to that place.
     fn publish(&self, primary: HashBinary, hash: HashBinary, fill: &Arc<Fill>, content: Content) {
-        // A fill whose place was evicted meanwhile cannot be doomed; the invalidation is remembered.
-        if fill.doomed() || self.changed_since(primary, fill.head.life.received) {
-            return self.give_up(hash, fill);
-        }
-        let mut response = fill.head.response.clone();
-        set_length(&mut response, content.length);
-        let head = Head {
-            key: fill.head.key.clone(),
-            variance: fill.head.variance,
-            response,
-            nominated: fill.head.nominated.clone(),
-            life: fill.head.life,
-            created: fill.head.created,
-        };
-        let stored = Stored { head: Arc::new(head), content: Arc::new(content) };
+        let head = fill.head.renewed(&fill.head.response, fill.head.life, content.length);
+        let stored = Stored { head, content: Arc::new(content) };
         let weight = self.weigh(&stored);
         let expires = Some(stored.head.life.kept());
-        self.map.update(hash, self.clock().now(), |there| match there {
+        let spoilt = self.map.update(hash, self.clock().now(), |there| match there {
+            // A fill whose place was evicted meanwhile cannot be doomed; the invalidation is remembered. It is
+            // noted before it takes things out, so none gets between this look and the change.
+            _ if fill.doomed() || self.changed_since(primary, fill.head.life.received) => (Change::Keep, true),
             // Somebody else's fill, or a response newer than this one.
-            Some(Slot::Filling(other, _)) if other.id != fill.id => (Change::Keep, ()),
-            Some(Slot::Whole(other)) if other.head.life.received > fill.head.life.received => (Change::Keep, ()),
-            _ => (Change::Put { value: Slot::Whole(stored), weight, expires }, ()),
+            Some(Slot::Filling(other, _)) if other.id != fill.id => (Change::Keep, false),
+            Some(Slot::Whole(other)) if other.head.life.received > fill.head.life.received => (Change::Keep, false),
+            _ => (Change::Put { value: Slot::Whole(stored), weight, expires }, false),
         });
+        if spoilt {
+            self.give_up(hash, fill);
+        }
     }
 
     /// What a response weighs; its copies go before it does.
@@ -553,17 +546,8 @@ impl Storage for Cache {
             let Some(Slot::Whole(stored)) = there.filter(same) else {
                 return (Change::Keep, false);
             };
-            let mut response = compact(meta.response_header());
-            set_length(&mut response, stored.content.length);
-            let head = Head {
-                key: stored.head.key.clone(),
-                variance: stored.head.variance,
-                response,
-                nominated: stored.head.nominated.clone(),
-                life: decision.life,
-                created: stored.head.created,
-            };
-            let stored = Stored { head: Arc::new(head), content: stored.content.clone() };
+            let head = stored.head.renewed(meta.response_header(), decision.life, stored.content.length);
+            let stored = Stored { head, content: stored.content.clone() };
             let (weight, expires) = (self.weigh(&stored), Some(stored.head.life.kept()));
             (Change::Put { value: Slot::Whole(stored), weight, expires }, true)
         });

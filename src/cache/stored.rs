@@ -33,6 +33,22 @@ pub struct Head {
     pub created: SystemTime,
 }
 
+impl Head {
+    /// The same stored response with another head and life, and content of this length.
+    pub fn renewed(&self, response: &ResponseHeader, life: Life, length: u64) -> Arc<Head> {
+        let mut response = compact(response);
+        set_length(&mut response, length);
+        Arc::new(Head {
+            key: self.key.clone(),
+            variance: self.variance,
+            response,
+            nominated: self.nominated.clone(),
+            life,
+            created: self.created,
+        })
+    }
+}
+
 /// Content, in pieces that are shared and never copied.
 #[derive(Debug, Default)]
 pub struct Content {

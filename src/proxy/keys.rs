@@ -63,7 +63,7 @@ impl<'a> Names<'a> {
 /// The `Host` field in lower case.
 pub fn host(fields: &HeaderMap) -> String {
     let host = fields.get(HOST).map(|host| host.as_bytes().to_ascii_lowercase()).unwrap_or_default();
-    String::from_utf8_lossy(&host).into_owned()
+    String::from_utf8(host).unwrap_or_else(|other| String::from_utf8_lossy(other.as_bytes()).into_owned())
 }
 
 /// A successful unsafe request changes what is stored under its target, and under what its response names

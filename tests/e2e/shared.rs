@@ -345,3 +345,22 @@ fn a_line_of_leaders_that_fail_hands_over_and_nobody_goes_alone() {
     assert_eq!(how.get(&502).copied().unwrap_or(0), 5, "only those that led: {how:?}");
     assert_eq!(origin.count("/failing"), 6);
 }
+
+#[test]
+fn a_refresh_behind_passes_no_limit_and_ends_at_the_same_key() {
+    let origin = Origin::start();
+    let proxy = Headwall::before(
+        &origin,
+        "plugins: [{ rate_limit: { requests: 3, per: 1h } }]\nroutes:\n  - to: { proxy: app }\n    cache: { key: { query: { drop: [utm] }, headers: [X-V] } }",
+    );
+    let target = "/page?utm=1&h.Cache-Control=max-age=10,%20stale-while-revalidate=600";
+    let ask = || proxy.ask("GET", target, "X-V: 1\r\n");
+    ask().whole(200);
+    proxy.clock.advance(seconds(20));
+    assert!(ask().whole(200).cache().ends_with("detail=stale-while-revalidate"));
+    wait_until(|| origin.count("/page") == 2 && proxy.metric("headwall_fills") < 1.0);
+    let fresh = ask().whole(200);
+    assert!(fresh.cache().starts_with("headwall; hit; ttl=") && !fresh.cache().contains("ttl=-"), "{}", fresh.cache());
+    assert_eq!(ask().status, 429, "three requests of a client, and not one more");
+    assert_eq!(origin.count("/page"), 2);
+}
