@@ -58,14 +58,55 @@ enum Command {
     ///   headwall health                           # on 127.0.0.1:9900
     ///   headwall health --config headwall.yaml    # where that file has its admin listener
     #[command(verbatim_doc_comment)]
-    Health {
-        /// The address of the admin listener.
-        #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:9900")]
-        admin: SocketAddr,
-        /// The configuration that says where it is.
-        #[arg(long, value_name = "FILE", conflicts_with = "admin")]
-        config: Option<PathBuf>,
-    },
+    Health(Whom),
+    /// Take something out of a running server's store, with all its variants.
+    ///
+    /// Examples:
+    ///   headwall purge --tag product-17
+    ///   headwall purge --prefix https://shop.example.com/blog/ --soft
+    ///   headwall purge --all --dry-run --config headwall.yaml
+    #[command(verbatim_doc_comment)]
+    Purge(Purge),
+}
+
+/// What a purge is told, and whom it tells.
+#[derive(Args)]
+#[command(group(clap::ArgGroup::new("that").required(true).args(["url", "prefix", "host", "tag", "all"])))]
+struct Purge {
+    /// One target, with all its variants: an address, or a path for every host.
+    #[arg(long)]
+    url: Option<String>,
+    /// All targets that begin so.
+    #[arg(long, value_name = "URL")]
+    prefix: Option<String>,
+    /// All of one host.
+    #[arg(long)]
+    host: Option<String>,
+    /// All with this tag (Cache-Tag, Surrogate-Key, Cache-Groups).
+    #[arg(long)]
+    tag: Option<String>,
+    /// Everything.
+    #[arg(long)]
+    all: bool,
+    /// Entries become stale instead of going.
+    #[arg(long)]
+    soft: bool,
+    /// Only count.
+    #[arg(long)]
+    dry_run: bool,
+    #[command(flatten)]
+    whom: Whom,
+}
+
+/// A running server's admin listener.
+#[derive(Args)]
+struct Whom {
+    /// The address of the admin listener.
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:9900")]
+    admin: SocketAddr,
+    /// The configuration that says where it is.
+    #[arg(long, value_name = "FILE", conflicts_with = "admin")]
+    config: Option<PathBuf>,
 }
 
 #[derive(Args)]
@@ -104,8 +145,11 @@ pub fn run(plugins: &[Entry]) -> ExitCode {
     let parts = Parts { plugins, lasting: &lasting, clock: &clock };
     let plan = match &cli.command {
         Command::Schema => return print(&format!("{:#}", config::schema(plugins))),
-        Command::Health { config: None, admin } => return health(*admin),
-        Command::Check { config } | Command::Health { config: Some(config), .. } => config::load(config, &parts),
+        Command::Health(Whom { config: None, admin }) => return health(*admin),
+        Command::Purge(Purge { whom: Whom { config: None, admin }, .. }) => return purge(*admin, &cli.command),
+        Command::Check { config }
+        | Command::Health(Whom { config: Some(config), .. })
+        | Command::Purge(Purge { whom: Whom { config: Some(config), .. }, .. }) => config::load(config, &parts),
         Command::Run(Run { config: Some(config), .. }) => config::load(config, &parts),
         Command::Run(Run { to, listen, .. }) => config::simple(to.as_deref().unwrap_or_default(), listen, &parts),
     };
@@ -119,9 +163,10 @@ pub fn run(plugins: &[Entry]) -> ExitCode {
     };
     match cli.command {
         Command::Schema => ExitCode::SUCCESS,
-        Command::Health { .. } => match &plan.settings.admin {
-            Some(admin) => health(admin.listen.bind),
-            None => fail(WRONG, "this configuration has no `admin` listener that could be asked"),
+        Command::Health(_) | Command::Purge(_) => match (&plan.settings.admin, &cli.command) {
+            (Some(admin), Command::Health(_)) => health(admin.listen.bind),
+            (Some(admin), command) => purge(admin.listen.bind, command),
+            (None, _) => fail(WRONG, "this configuration has no `admin` listener that could be asked"),
         },
         Command::Check { config } => {
             let (routes, upstreams) = (plan.router.routes.len(), plan.upstreams.len());
@@ -153,18 +198,48 @@ fn print(text: &str) -> ExitCode {
 }
 
 /// Asks the admin listener there.
-fn health(admin: SocketAddr) -> ExitCode {
-    const PATIENCE: Duration = Duration::from_secs(3);
-    let ask = || -> std::io::Result<String> {
-        let mut tcp = TcpStream::connect_timeout(&admin, PATIENCE)?;
-        tcp.set_read_timeout(Some(PATIENCE))?;
-        tcp.set_write_timeout(Some(PATIENCE))?;
-        write!(tcp, "GET /health HTTP/1.1\r\nHost: {admin}\r\nConnection: close\r\n\r\n")?;
-        let mut answer = String::new();
-        tcp.take(4096).read_to_string(&mut answer)?;
-        Ok(answer)
+fn ask(admin: SocketAddr, request: &str, patience: Duration) -> std::io::Result<String> {
+    let mut tcp = TcpStream::connect_timeout(&admin, patience)?;
+    tcp.set_read_timeout(Some(patience))?;
+    tcp.set_write_timeout(Some(patience))?;
+    tcp.write_all(request.as_bytes())?;
+    let mut answer = String::new();
+    tcp.take(4096).read_to_string(&mut answer)?;
+    Ok(answer)
+}
+
+/// Tells the server what to take out of its store.
+fn purge(admin: SocketAddr, command: &Command) -> ExitCode {
+    let Command::Purge(Purge { url, prefix, host, tag, all, soft, dry_run, .. }) = command else {
+        return ExitCode::from(USAGE);
     };
-    match ask() {
+    let mut asked = serde_json::Map::new();
+    for (name, value) in [("url", url), ("prefix", prefix), ("host", host), ("tag", tag)] {
+        asked.extend(value.iter().map(|value| (name.to_owned(), value.as_str().into())));
+    }
+    for (name, value) in [("all", all), ("soft", soft), ("dry_run", dry_run)] {
+        asked.insert(name.to_owned(), (*value).into());
+    }
+    let content = serde_json::Value::from(asked).to_string();
+    let request = format!(
+        "POST /purge HTTP/1.1\r\nHost: {admin}\r\nConnection: close\r\nContent-Type: application/json\r\n\
+         Content-Length: {}\r\n\r\n{content}",
+        content.len()
+    );
+    // A large purge takes its time.
+    match ask(admin, &request, Duration::from_secs(60)) {
+        Ok(answer) => {
+            let last = answer.lines().next_back().unwrap_or("no answer");
+            if answer.starts_with("HTTP/1.1 200 ") { print(last) } else { fail(WRONG, &format!("{admin}: {last}")) }
+        }
+        Err(error) => fail(WRONG, &format!("{admin}: {error}")),
+    }
+}
+
+/// Asks the admin listener there whether all is well.
+fn health(admin: SocketAddr) -> ExitCode {
+    let request = format!("GET /health HTTP/1.1\r\nHost: {admin}\r\nConnection: close\r\n\r\n");
+    match ask(admin, &request, Duration::from_secs(3)) {
         Ok(answer) if answer.starts_with("HTTP/1.1 200 ") => print("ok"),
         Ok(answer) => fail(WRONG, &format!("{admin}: {}", answer.lines().next_back().unwrap_or("no answer"))),
         Err(error) => fail(WRONG, &format!("{admin}: {error}")),

@@ -58,6 +58,8 @@ pub struct RouteCache {
     pub chosen: Chosen,
     /// A field for the one-word status.
     pub status_header: Option<HeaderName>,
+    /// Fields that name tags go no further.
+    pub strip_tags: bool,
 }
 
 impl RouteCache {

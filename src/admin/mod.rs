@@ -1,4 +1,6 @@
-//! The operator's listener: `/health`, `/metrics`, `/stats`.
+//! The operator's listener: `/health`, `/metrics`, `/stats`, and `/purge`.
+
+mod purge;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -44,6 +46,37 @@ impl Admin {
         metrics.fill_bytes.set(bytes);
     }
 
+    /// Takes out of the store what the content says.
+    async fn purge(&self, session: &mut ServerSession) -> Response<Vec<u8>> {
+        // A page in an operator's browser cannot send this without being asked first (CORS).
+        let json = session.req_header().headers.get(CONTENT_TYPE).is_some_and(|kind| {
+            kind.as_bytes().split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii() == b"application/json"
+        });
+        if !json {
+            return answer(415, "text/plain", "a purge is JSON, with Content-Type: application/json\n".into());
+        }
+        let mut content = Vec::new();
+        loop {
+            match session.read_request_body().await {
+                Ok(Some(piece)) if content.len() + piece.len() <= purge::LONGEST => content.extend_from_slice(&piece),
+                Ok(Some(_)) => return answer(413, "text/plain", "a purge is shorter\n".into()),
+                Ok(None) => break,
+                Err(_) => return answer(400, "text/plain", "the content did not arrive whole\n".into()),
+            }
+        }
+        let (what, manner) = match purge::read(&content) {
+            Ok(asked) => asked,
+            Err(message) => return answer(400, "text/plain", format!("{message}\n")),
+        };
+        let snapshot = self.proxy.snapshot.load();
+        let rules: Vec<_> = snapshot.plan.selectors.values().flatten().map(|(_, rules)| rules).collect();
+        let purged = self.proxy.cache.purge(&what, &rules, manner);
+        tracing::info!(?what, ?manner, purged.entries, purged.bytes, "purged");
+        let told =
+            purge::Answer { entries: purged.entries, bytes: purged.bytes, soft: manner.soft, dry_run: manner.dry_run };
+        answer(200, "application/json", serde_json::to_string(&told).unwrap_or_default() + "\n")
+    }
+
     fn stats(&self) -> String {
         let cache = self.proxy.cache.usage();
         let (fills, fill_bytes) = self.proxy.cache.filling();
@@ -74,8 +107,11 @@ impl Admin {
 impl ServeHttp for Admin {
     async fn response(&self, session: &mut ServerSession) -> Response<Vec<u8>> {
         let request = session.req_header();
+        if request.method == Method::POST && request.raw_path() == b"/purge" {
+            return self.purge(session).await;
+        }
         if !matches!(request.method, Method::GET | Method::HEAD) {
-            let mut refusal = answer(405, "text/plain", "there is only GET\n".into());
+            let mut refusal = answer(405, "text/plain", "there is only GET, and POST for /purge\n".into());
             refusal.headers_mut().insert(ALLOW, http::HeaderValue::from_static("GET, HEAD"));
             return refusal;
         }
@@ -88,7 +124,7 @@ impl ServeHttp for Admin {
                 answer(200, "text/plain; version=0.0.4", self.proxy.metrics.text())
             }
             b"/stats" => answer(200, "application/json", self.stats()),
-            _ => answer(404, "text/plain", "there are: /health /metrics /stats\n".into()),
+            _ => answer(404, "text/plain", "there are: /health /metrics /stats, and POST /purge\n".into()),
         }
     }
 }

@@ -37,7 +37,8 @@ impl Cache {
     /// Takes in a response under a key without variants. What is stored there has to be taken out before.
     pub fn take_aside(&'static self, key: &CacheKey, response: &ResponseHeader, decision: Decision) -> Option<Aside> {
         // It came after what was invalidated on its account.
-        let life = Life { received: self.clock.now().after(Duration::from_nanos(1)), ..decision.life };
+        let after = self.clock.now().after(Duration::from_nanos(1));
+        let life = Life { asked: after, received: after, ..decision.life };
         let head = Head {
             key: key.primary_key().into(),
             variance: None,
@@ -45,6 +46,7 @@ impl Cache {
             nominated: Arc::from([]),
             life,
             created: self.clock.steady(),
+            listing: self.list(key.primary_key(), response, key.primary_bin()),
         };
         let room = self.ledger.reserve(decision.terms.length.unwrap_or(0))?;
         let fill = Fill::new(self.next_fill(), Arc::new(head), decision.terms, Some(room));
@@ -64,7 +66,8 @@ impl Cache {
                 let Some(Slot::Whole(same)) = there.filter(|slot| Arc::ptr_eq(slot.head(), stored)) else {
                     return (Change::Keep, ());
                 };
-                let head = stored.renewed(response, life, same.content.length);
+                let listing = self.list_again(stored, response, place);
+                let head = stored.renewed(response, life, same.content.length, listing);
                 let value = Stored { head, content: same.content.clone() };
                 let (weight, expires) = (self.weigh(&value), Some(life.kept()));
                 (Change::Put { value: Slot::Whole(value), weight, expires }, ())
@@ -94,7 +97,7 @@ impl Cache {
             (Change::Put { value: Slot::Filling(fill.clone(), before), weight, expires: Some(until) }, ())
         });
         // What was invalidated before it stood there could not be found there.
-        if self.changed_since(primary, fill.head.life.received) {
+        if self.spoilt(primary, &fill.head) {
             fill.doom();
         }
         Writer::new(self, primary, hash, fill)

@@ -429,6 +429,7 @@ pub(super) mod tests {
             nominated: Arc::from([]),
             life: a_minute(),
             created: SystemTime::now(),
+            listing: Arc::new(Arc::new(crate::cache::index::Index::default()).list("", "", &[], [0; 16])),
         })
     }
 

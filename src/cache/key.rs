@@ -25,6 +25,30 @@ pub struct Parts<'a> {
     pub selector: &'a str,
 }
 
+/// What a key says that is not text by itself.
+pub struct Read<'a> {
+    /// The `Host` field.
+    pub host: &'a [u8],
+    /// What a trusted proxy says.
+    pub forwarded_host: &'a [u8],
+    /// Path and query.
+    pub target: &'a [u8],
+}
+
+/// Reads a key that was made here; of another one, nothing.
+pub fn read(key: &[u8]) -> Read<'_> {
+    let mut rest = key;
+    let mut next = || {
+        let (length, after) = rest.split_first_chunk::<4>()?;
+        let (part, after) = after.split_at_checked(u32::from_be_bytes(*length) as usize)?;
+        rest = after;
+        Some(part)
+    };
+    let _scheme = next();
+    let mut part = || next().unwrap_or_default();
+    Read { host: part(), forwarded_host: part(), target: part() }
+}
+
 /// Makes keys; two of the hash's halves are seeded differently, both at random.
 #[derive(Clone)]
 pub struct Keys {
@@ -88,6 +112,8 @@ mod tests {
         ];
         let base = keys.key(&BASE);
         assert_eq!(base.primary_bin(), keys.key(&BASE).primary_bin());
+        let read = read(base.primary_key());
+        assert_eq!((read.host, read.forwarded_host, read.target), (&b"a.test"[..], &b""[..], &b"/x?y"[..]));
         for other in others {
             let key = keys.key(&other);
             assert_ne!(key.primary_key(), base.primary_key(), "{other:?}");

@@ -12,9 +12,11 @@ pub mod aside;
 pub mod coded;
 pub mod families;
 pub mod fill;
+pub mod index;
 pub mod key;
 pub mod ledger;
 pub mod policy;
+pub mod purge;
 pub mod rule;
 pub mod storage;
 pub mod stored;
@@ -35,13 +37,16 @@ use pingora::http::ResponseHeader;
 
 use crate::clock::{Clock, Moment};
 use crate::fields::query::{Rules, no_vary_search};
+use crate::fields::tags;
 use crate::memory::{Change, Memory, Usage};
 use families::Families;
 use fill::{Fill, Terms};
+use index::{Index, Listing};
 use key::{Keys, Parts};
 use ledger::Ledger;
 use rule::Rule;
 use storage::{Decision, Slot};
+use stored::Head;
 use vary::Nominated;
 
 /// How the store is bounded.
@@ -78,6 +83,9 @@ const SEARCH_FOR: Duration = Duration::from_secs(86_400);
 /// How often a request looks again after waiting for another that came to nothing; its patience ends it before.
 const TRIES: usize = 1000;
 
+/// So many ways of `No-Vary-Search` are told apart by a purge.
+const FORMS: usize = 64;
+
 /// Bytes for each of those memories.
 const REMEMBERED: u64 = 4 << 20;
 
@@ -93,10 +101,14 @@ pub struct Cache {
     uncacheable: Memory<HashBinary, NoCacheReason>,
     invalidated: Memory<HashBinary, Moment>,
     families: Families,
+    index: Arc<Index>,
+    purges: purge::Log,
     /// By path: what its responses said last about their queries (`No-Vary-Search`).
     searches: Memory<HashBinary, Arc<Rules>>,
     /// Whether there has been any.
     searching: AtomicBool,
+    /// All that was said, each once, for purges.
+    forms: Mutex<Vec<Rules>>,
 }
 
 impl std::fmt::Debug for Cache {
@@ -119,8 +131,11 @@ impl Cache {
             uncacheable: Memory::new(REMEMBERED),
             invalidated: Memory::new(REMEMBERED),
             families: Families::new(REMEMBERED, limits.max_variants),
+            index: Arc::default(),
+            purges: purge::Log::default(),
             searches: Memory::new(REMEMBERED),
             searching: AtomicBool::new(false),
+            forms: Mutex::default(),
         }))
     }
 
@@ -167,6 +182,11 @@ impl Cache {
         let fits = used.is_none_or(|used| said.as_ref() == Some(used));
         if let Some(rules) = said {
             let now = self.clock.now();
+            let mut forms = self.forms.lock();
+            if !forms.contains(&rules) && forms.len() <= FORMS {
+                forms.push(rules.clone());
+            }
+            drop(forms);
             let weight = rules.names.iter().map(|name| name.len() as u64 + 48).sum::<u64>() + 96;
             self.searches.put(self.search_place(parts), Arc::new(rules), weight, Some(now.after(SEARCH_FOR)), now);
             self.searching.store(true, Relaxed);
@@ -257,6 +277,23 @@ impl Cache {
         let until = Some(now.after(UNCACHEABLE_FOR));
         self.uncacheable
             .update(primary, now, |there| (Change::Put { value: reason, weight: 0, expires: until }, there.is_none()))
+    }
+
+    /// Lists a response under what its key and its tags say.
+    fn list(&self, key: &[u8], response: &ResponseHeader, place: HashBinary) -> Arc<Listing> {
+        let parts = key::read(key);
+        let host = if parts.forwarded_host.is_empty() { parts.host } else { parts.forwarded_host };
+        let target = String::from_utf8_lossy(parts.target);
+        let tags = tags::of(&response.headers);
+        Arc::new(self.index.list(&String::from_utf8_lossy(host), &target, &tags, place))
+    }
+
+    /// The listing of what is stored, or a new one where its tags are others now.
+    fn list_again(&self, stored: &Head, response: &ResponseHeader, place: HashBinary) -> Arc<Listing> {
+        match stored.listing.tags().eq(tags::of(&response.headers).iter().map(String::as_str)) {
+            true => stored.listing.clone(),
+            false => self.list(&stored.key, response, place),
+        }
     }
 
     fn forget(&self, hash: HashBinary) -> bool {

@@ -89,6 +89,8 @@ impl Ttl {
 pub struct Life {
     /// When it was generated, as far as we can tell: its current age counts from here.
     pub born: Moment,
+    /// When the origin was asked for it.
+    pub asked: Moment,
     /// When it reached us.
     pub received: Moment,
     /// Its freshness lifetime.
@@ -123,6 +125,11 @@ impl Life {
     /// How long it has been stale.
     pub fn stale_for(&self, now: Moment) -> Duration {
         self.age(now).saturating_sub(self.lifetime)
+    }
+
+    /// The same, stale from now on.
+    pub fn over(self, now: Moment) -> Life {
+        Life { lifetime: self.lifetime.min(self.age(now)), stale_while_revalidate: Duration::ZERO, ..self }
     }
 
     /// When it is of no use any more: stale beyond every grant, and not worth a validation.
@@ -257,6 +264,7 @@ fn forced(status: u16, policy: &Policy, validator: bool, at: Arrival) -> Result<
     let lifetime = policy.ttl.of(status).ok_or(Rule::Status)?;
     Ok(Life {
         born: at.now,
+        asked: at.now.before(at.delay),
         received: at.now,
         lifetime,
         stale_while_revalidate: policy.stale_while_revalidate,
@@ -311,6 +319,7 @@ fn respected(
     };
     let life = Life {
         born: at.now.before(initial_age(&response.headers, at)),
+        asked: at.now.before(at.delay),
         received: at.now,
         lifetime,
         stale_while_revalidate: window(cc.stale_while_revalidate, policy.stale_while_revalidate),

@@ -420,14 +420,15 @@ impl Drop for Writer {
 impl Cache {
     /// The response is whole: it takes the place of the fill, unless something happened to that place.
     fn publish(&self, primary: HashBinary, hash: HashBinary, fill: &Arc<Fill>, content: Content) {
-        let head = fill.head.renewed(&fill.head.response, fill.head.life, content.length);
+        let Head { response, life, listing, .. } = &*fill.head;
+        let head = fill.head.renewed(response, *life, content.length, listing.clone());
         let stored = Stored { head, content: Arc::new(content) };
         let weight = self.weigh(&stored);
         let expires = Some(stored.head.life.kept());
         let spoilt = self.map.update(hash, self.clock().now(), |there| match there {
             // A fill whose place was evicted meanwhile cannot be doomed; the invalidation is remembered. It is
             // noted before it takes things out, so none gets between this look and the change.
-            _ if fill.doomed() || self.changed_since(primary, fill.head.life.received) => (Change::Keep, true),
+            _ if fill.doomed() || self.spoilt(primary, &fill.head) => (Change::Keep, true),
             // Somebody else's fill, or a response newer than this one.
             Some(Slot::Filling(other, _)) if other.id != fill.id => (Change::Keep, false),
             Some(Slot::Whole(other)) if other.head.life.received > fill.head.life.received => (Change::Keep, false),
@@ -436,6 +437,11 @@ impl Cache {
         if spoilt {
             self.give_up(hash, fill);
         }
+    }
+
+    /// Whether what it answers was invalidated or purged after it was asked for.
+    pub(super) fn spoilt(&self, primary: HashBinary, head: &Head) -> bool {
+        self.changed_since(primary, head.life.asked) || self.purges.since(head.life.asked, &head.listing)
     }
 
     /// What a response weighs; its copies go before it does.
@@ -525,6 +531,7 @@ impl Storage for Cache {
             nominated: meta.extensions().get::<Nominated>().map_or_else(|| Arc::from([]), |names| names.0.clone()),
             life: decision.life,
             created,
+            listing: self.list(key.primary_key(), meta.response_header(), key.combined_bin()),
         });
         let fill = Fill::new(self.next_fill(), head, decision.terms, Some(room));
         Ok(Box::new(self.writer(key, fill)))
@@ -546,7 +553,8 @@ impl Storage for Cache {
             let Some(Slot::Whole(stored)) = there.filter(same) else {
                 return (Change::Keep, false);
             };
-            let head = stored.head.renewed(meta.response_header(), decision.life, stored.content.length);
+            let listing = self.list_again(&stored.head, meta.response_header(), key.combined_bin());
+            let head = stored.head.renewed(meta.response_header(), decision.life, stored.content.length, listing);
             let stored = Stored { head, content: stored.content.clone() };
             let (weight, expires) = (self.weigh(&stored), Some(stored.head.life.kept()));
             (Change::Put { value: Slot::Whole(stored), weight, expires }, true)
@@ -581,6 +589,7 @@ mod tests {
             nominated: Arc::from([]),
             life: super::super::policy::a_minute(),
             created: std::time::SystemTime::now(),
+            listing: Arc::new(Arc::new(super::super::index::Index::default()).list("", "", &[], [0; 16])),
         };
         Hit::new(Stored { head: Arc::new(head), content: Arc::new(content) })
     }

@@ -14,6 +14,7 @@ use pingora::cache::key::HashBinary;
 use pingora::http::ResponseHeader;
 
 use super::coded::Coded;
+use super::index::Listing;
 use super::policy::Life;
 
 /// Everything about a stored response but its content.
@@ -31,11 +32,13 @@ pub struct Head {
     pub life: Life,
     /// Orders variants of one key: what is older than its primary is no longer true.
     pub created: SystemTime,
+    /// Where a purge finds it.
+    pub listing: Arc<Listing>,
 }
 
 impl Head {
     /// The same stored response with another head and life, and content of this length.
-    pub fn renewed(&self, response: &ResponseHeader, life: Life, length: u64) -> Arc<Head> {
+    pub fn renewed(&self, response: &ResponseHeader, life: Life, length: u64, listing: Arc<Listing>) -> Arc<Head> {
         let mut response = compact(response);
         set_length(&mut response, length);
         Arc::new(Head {
@@ -45,6 +48,7 @@ impl Head {
             nominated: self.nominated.clone(),
             life,
             created: self.created,
+            listing,
         })
     }
 }
@@ -140,6 +144,7 @@ impl Stored {
             + self.content.coded.weight()
             + self.content.pieces.len() as u64 * 48
             + weight(&self.head.response)
+            + self.head.listing.weight()
             + self.head.key.len() as u64
     }
 }

@@ -110,6 +110,7 @@ impl Compiler<'_> {
                 stale_if_error: span(cache.stale_if_error),
             },
             status_header,
+            strip_tags: cache.strip_tags,
             chosen,
         })
     }

@@ -134,13 +134,18 @@ impl<'de> Deserialize<'de> for Listen {
     }
 }
 
-/// The operator's listener: `GET /health` (200, or 503 while draining), `GET /metrics` (Prometheus), `GET /stats` (JSON).
+/// The operator's listener: `GET /health` (200, or 503 while draining), `GET /metrics` (Prometheus), `GET /stats` (JSON),
+/// `POST /purge`.
 ///
 /// ```yaml
 /// admin: { listen: "127.0.0.1:9900" }
 /// ```
 ///
-/// It is for loopback only: whoever reaches it sees everything. `headwall health` asks it.
+/// It is for loopback only: whoever reaches it sees and purges everything. `headwall health` and `headwall purge` ask it.
+/// A purge is JSON (`Content-Type: application/json`) and names one thing: `url` or `prefix` (an address, or a path for
+/// every host), `host`, `tag` (of `Cache-Tag`, `Surrogate-Key` or `Cache-Groups`), or `all: true`. All variants go, and
+/// what is on its way is not stored. With `soft: true` entries become stale instead, with `dry_run: true` they are only
+/// counted. The answer: `{"entries":3,"bytes":9000,"soft":false,"dry_run":false}`.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Admin {
@@ -399,6 +404,8 @@ pub struct RouteCache {
     pub targeted: Vec<String>,
     /// Whether what requests say in `Cache-Control` and `Pragma` counts (RFC 9111 §5.2.1).
     pub client_directives: ClientDirectives,
+    /// Whether the fields that name tags for purging (`Cache-Tag`, `Surrogate-Key`, `Cache-Groups`) end here.
+    pub strip_tags: bool,
     /// A field for the one-word status that nginx users know.
     pub status_header: Option<String>,
     /// Where the origin says nothing: how long a stale response may be used while it is refreshed.
@@ -417,6 +424,7 @@ impl Default for RouteCache {
             key: Key::default(),
             targeted: vec!["CDN-Cache-Control".to_owned()],
             client_directives: ClientDirectives::default(),
+            strip_tags: false,
             status_header: None,
             stale_while_revalidate: None,
             stale_if_error: None,

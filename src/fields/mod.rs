@@ -16,6 +16,7 @@ pub mod path;
 pub mod query;
 pub mod range;
 pub mod reference;
+pub mod tags;
 pub mod vary;
 
 use http::HeaderMap;

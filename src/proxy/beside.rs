@@ -8,7 +8,7 @@ use super::caching::merge;
 use super::context::Ctx;
 use super::keys::{self, Names};
 use crate::cache::Cache;
-use crate::cache::policy::{self, Arrival, Life};
+use crate::cache::policy::{self, Arrival};
 use crate::cache::rule::Rule;
 use crate::cache::storage::Decision;
 use crate::fields::vary;
@@ -70,11 +70,6 @@ pub fn head(cache: &Cache, request: &RequestHeader, response: &ResponseHeader, c
             cache.freshen(key, stored, &merged, life);
         }
     } else if stored.life.fresh(at.now) {
-        let over = Life {
-            lifetime: stored.life.age(at.now),
-            stale_while_revalidate: std::time::Duration::ZERO,
-            ..stored.life
-        };
-        cache.freshen(key, stored, &stored.response, over);
+        cache.freshen(key, stored, &stored.response, stored.life.over(at.now));
     }
 }

@@ -12,6 +12,7 @@ use crate::catch::Panicked;
 use crate::clock::Clock;
 use crate::exchange::Pushed;
 use crate::fields::cache_status::CacheStatus;
+use crate::fields::tags;
 use crate::handler::Reply;
 
 const CACHE_STATUS: HeaderName = HeaderName::from_static("cache-status");
@@ -37,7 +38,12 @@ pub fn seal(
     if made == Made::There {
         let _ = head.append_header(VIA, forward::via(head.version));
     }
-    if ctx.route_cache().is_some() {
+    if let Some(cache) = ctx.route_cache() {
+        if cache.strip_tags {
+            for name in tags::FIELDS {
+                head.remove_header(name);
+            }
+        }
         let status = caching::status(session, ctx, clock);
         age(session, head, ctx, clock);
         tell(head, ctx, status);

@@ -16,6 +16,7 @@ mod documents;
 mod mistakes;
 mod pages;
 mod plugins;
+mod purge;
 mod sealed;
 mod shared;
 mod store;
