@@ -294,13 +294,16 @@ impl Watched {
 
     fn poll_write_with(&mut self, cx: &mut Context<'_>, bufs: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
         let total: usize = bufs.iter().map(|buf| buf.len()).sum();
-        // Only the head itself may wait, and only a short one.
-        if self.connection.hold.swap(false, Relaxed) && self.held.is_empty() && total <= HELD {
-            bufs.iter().for_each(|buf| self.held.extend_from_slice(buf));
-            if let Some(date) = self.connection.date.lock().take() {
-                set_date(&mut self.held, date.as_bytes());
+        // Only the head itself may wait, and only a short one, or one whose date is to be changed.
+        if self.connection.hold.swap(false, Relaxed) && self.held.is_empty() {
+            let date = self.connection.date.lock().take();
+            if total <= HELD || date.is_some() {
+                bufs.iter().for_each(|buf| self.held.extend_from_slice(buf));
+                if let Some(date) = date {
+                    set_date(&mut self.held, date.as_bytes());
+                }
+                return Poll::Ready(Ok(total));
             }
-            return Poll::Ready(Ok(total));
         }
         loop {
             let held = self.held.len();

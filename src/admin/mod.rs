@@ -6,12 +6,14 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use async_trait::async_trait;
-use http::header::{ALLOW, CONTENT_LENGTH, CONTENT_TYPE};
+use http::header::{ALLOW, CONTENT_LENGTH, CONTENT_TYPE, HOST};
 use http::{Method, Response};
 use pingora::apps::http_app::ServeHttp;
 use pingora::protocols::http::ServerSession;
 
 use crate::config::Lasting;
+use crate::fields::authority::without_port;
+use crate::fields::query::Rules;
 use crate::proxy::Proxy;
 
 /// Answers operators.
@@ -48,6 +50,12 @@ impl Admin {
 
     /// Takes out of the store what the content says.
     async fn purge(&self, session: &mut ServerSession) -> Response<Vec<u8>> {
+        // A name that leads here may be anybody's who has the operator open a page (DNS rebinding).
+        let host = session.req_header().headers.get(HOST).and_then(|host| host.to_str().ok()).unwrap_or("");
+        let host = without_port(host).trim_matches(['[', ']']);
+        if host != "localhost" && host.parse::<std::net::IpAddr>().is_err() {
+            return answer(421, "text/plain", "ask by address, or as localhost\n".into());
+        }
         // A page in an operator's browser cannot send this without being asked first (CORS).
         let json = session.req_header().headers.get(CONTENT_TYPE).is_some_and(|kind| {
             kind.as_bytes().split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii() == b"application/json"
@@ -69,8 +77,18 @@ impl Admin {
             Err(message) => return answer(400, "text/plain", format!("{message}\n")),
         };
         let snapshot = self.proxy.snapshot.load();
-        let rules: Vec<_> = snapshot.plan.selectors.values().flatten().map(|(_, rules)| rules).collect();
-        let purged = self.proxy.cache.purge(&what, &rules, manner);
+        let mut rules: Vec<Rules> = Vec::new();
+        for (_, known) in snapshot.plan.selectors.values().flatten() {
+            if !rules.contains(known) {
+                rules.push(known.clone());
+            }
+        }
+        drop(snapshot);
+        let (cache, meant) = (self.proxy.cache, what.clone());
+        // A large one takes its time; requests are served meanwhile.
+        let purging =
+            tokio::task::spawn_blocking(move || cache.purge(&meant, &rules.iter().collect::<Vec<_>>(), manner));
+        let Ok(purged) = purging.await else { return answer(500, "text/plain", "the purge did not end well\n".into()) };
         tracing::info!(?what, ?manner, purged.entries, purged.bytes, "purged");
         let told =
             purge::Answer { entries: purged.entries, bytes: purged.bytes, soft: manner.soft, dry_run: manner.dry_run };

@@ -5,6 +5,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::cache::purge::{Manner, What};
+use crate::fields::authority::{is_authority, plain};
 
 /// The longest request that is read.
 pub const LONGEST: usize = 64 << 10;
@@ -60,7 +61,7 @@ pub fn read(content: &[u8]) -> Result<(What, Manner), String> {
         wanted.push(place(&prefix, What::Beginning)?);
     }
     if let Some(host) = host.filter(|host| !host.is_empty()) {
-        wanted.push(What::Beginning(Some(host.to_ascii_lowercase()), String::new()));
+        wanted.push(What::Beginning(Some(plain(&host)), String::new()));
     }
     if let Some(tag) = tag.filter(|tag| !tag.is_empty()) {
         wanted.push(What::Tag(tag));
@@ -83,7 +84,7 @@ fn split(text: &str) -> Option<(Option<String>, String)> {
     let at = rest.find('/').unwrap_or(rest.len());
     let (host, target) = rest.split_at(at);
     let target = if target.is_empty() { "/" } else { target };
-    (!host.is_empty()).then(|| (Some(host.to_ascii_lowercase()), target.to_owned()))
+    is_authority(host.as_bytes()).then(|| (Some(plain(host)), target.to_owned()))
 }
 
 #[cfg(test)]
@@ -114,6 +115,8 @@ mod tests {
             "{\"url\": \"shop.test/x\"}",
             "{\"url\": \"ftp://a.test/\"}",
             "{\"url\": \"https:///x\"}",
+            "{\"url\": \"https://a.test?x\"}",
+            "{\"url\": \"https://me@a.test/\"}",
             "{\"tag\": \"a\", \"host\": \"b\"}",
             "{\"tags\": \"a\"}",
         ] {

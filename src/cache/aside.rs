@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use pingora::cache::CacheKey;
-use pingora::cache::key::CacheHashKey;
+use pingora::cache::key::{CacheHashKey, HashBinary};
 use pingora::http::ResponseHeader;
 
 use super::fill::Fill;
@@ -18,25 +18,35 @@ use super::stored::{Head, Stored, compact};
 use super::{Cache, LONGEST_FILL};
 use crate::memory::Change;
 
-/// A response that is being taken in; dropped before its end, it was never there.
-pub struct Aside(Writer);
+/// A response that is being taken in; nobody sees it before its end.
+pub struct Aside {
+    cache: &'static Cache,
+    place: HashBinary,
+    fill: Arc<Fill>,
+}
 
 impl Aside {
     /// The next piece.
     pub fn write(&mut self, piece: Bytes) {
-        let _ = self.0.write(piece);
+        let _ = self.fill.write(piece);
     }
 
     /// That was all.
     pub fn finish(self) {
-        self.0.finish();
+        if let Some(content) = self.fill.complete() {
+            self.cache.publish(self.place, self.place, &self.fill, content);
+        }
     }
 }
 
 impl Cache {
-    /// Takes in a response under a key without variants. What is stored there has to be taken out before.
+    /// Takes in a response under a key without variants, unless it was invalidated or purged while it was on its
+    /// way. Its own invalidation comes before, and does not count.
     pub fn take_aside(&'static self, key: &CacheKey, response: &ResponseHeader, decision: Decision) -> Option<Aside> {
-        // It came after what was invalidated on its account.
+        let listing = self.list(key.primary_key(), response, key.primary_bin());
+        if self.purges.since(decision.life.asked, &listing) {
+            return None;
+        }
         let after = self.clock.now().after(Duration::from_nanos(1));
         let life = Life { asked: after, received: after, ..decision.life };
         let head = Head {
@@ -46,11 +56,12 @@ impl Cache {
             nominated: Arc::from([]),
             life,
             created: self.clock.steady(),
-            listing: self.list(key.primary_key(), response, key.primary_bin()),
+            listing,
         };
         let room = self.ledger.reserve(decision.terms.length.unwrap_or(0))?;
+        // Nobody reads it, and its length is known: nothing is let go before it is whole.
         let fill = Fill::new(self.next_fill(), Arc::new(head), decision.terms, Some(room));
-        Some(Aside(self.writer(key, fill)))
+        Some(Aside { cache: self, place: key.primary_bin(), fill })
     }
 
     /// What is stored gets this head and life, unless it has been replaced meanwhile.

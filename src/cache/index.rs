@@ -209,7 +209,8 @@ impl Listing {
 
     /// What it weighs in memory.
     pub fn weight(&self) -> u64 {
-        (self.path.host.len() + self.path.target.len() + 128 + self.tags.len() * 64) as u64
+        let tags: usize = self.tags.iter().map(|tag| tag.len() + 320).sum();
+        (self.path.host.len() + self.path.target.len() + 192 + tags) as u64
     }
 }
 

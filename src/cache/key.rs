@@ -1,8 +1,8 @@
 //! What names a stored response: everything that chose it and reaches the origin.
 //!
 //! Each part is preceded by its length, so no two requests share a key by accident
-//! (`a` + `bc` is not `ab` + `c`). The bytes of the path go in as they came:
-//! nothing is decoded, sorted or dropped.
+//! (`a` + `bc` is not `ab` + `c`). The bytes of the target go in as the origin sees
+//! them, or in the form that its responses have said to be as good (`No-Vary-Search`).
 
 use ahash::RandomState;
 use pingora::cache::CacheKey;

@@ -4,7 +4,7 @@
 //! goes to the origin under a lock, so that one request fills for all; the answer
 //! is judged by [`policy::judge`]; a [`fill`] takes it in while its readers follow;
 //! complete, it becomes [`stored::Stored`] and answers until it is stale, freshened
-//! by a 304, invalidated, evicted or useless.
+//! by a 304, invalidated, purged, evicted or useless.
 //!
 //! There is one store for all routes. It lives as long as the process.
 
@@ -37,7 +37,7 @@ use pingora::http::ResponseHeader;
 
 use crate::clock::{Clock, Moment};
 use crate::fields::query::{Rules, no_vary_search};
-use crate::fields::tags;
+use crate::fields::{authority, tags};
 use crate::memory::{Change, Memory, Usage};
 use families::Families;
 use fill::{Fill, Terms};
@@ -163,6 +163,8 @@ impl Cache {
         if self.searching.load(Relaxed)
             && let Ok(target) = std::str::from_utf8(parts.target)
             && target.contains('?')
+            // Some readers take it for a separator, and the origin sees the whole query.
+            && !target.contains(';')
             && let Some(rules) = self.searches.get(&self.search_place(parts), self.clock.now())
             && let Cow::Owned(form) = rules.apply(target)
         {
@@ -178,18 +180,25 @@ impl Cache {
 
     /// Takes note of what a response says about queries; whether it fits the key that was made by `used`.
     pub fn search(&self, parts: &Parts<'_>, response: &ResponseHeader, used: Option<&Rules>) -> Result<(), Rule> {
-        let said = no_vary_search(&response.headers);
-        let fits = used.is_none_or(|used| said.as_ref() == Some(used));
-        if let Some(rules) = said {
-            let now = self.clock.now();
+        let said = no_vary_search(&response.headers).filter(|rules| {
             let mut forms = self.forms.lock();
-            if !forms.contains(&rules) && forms.len() <= FORMS {
+            // More of them than a purge and an invalidation can go through do not count.
+            if !forms.contains(rules) && forms.len() < FORMS {
                 forms.push(rules.clone());
             }
-            drop(forms);
+            forms.contains(rules)
+        });
+        let fits = used.is_none_or(|used| said.as_ref() == Some(used));
+        let said_nothing = said.is_none();
+        if let Some(rules) = said {
+            let now = self.clock.now();
             let weight = rules.names.iter().map(|name| name.len() as u64 + 48).sum::<u64>() + 96;
             self.searches.put(self.search_place(parts), Arc::new(rules), weight, Some(now.after(SEARCH_FOR)), now);
             self.searching.store(true, Relaxed);
+        }
+        // What is no longer said no longer counts.
+        if !fits && said_nothing {
+            self.searches.remove(self.search_place(parts), self.clock.now());
         }
         if fits { Ok(()) } else { Err(Rule::SearchChanged) }
     }
@@ -247,6 +256,16 @@ impl Cache {
         meta
     }
 
+    /// Takes out what is stored for a target, under every form that its query may ever have had.
+    pub fn invalidate_target(&self, parts: &Parts<'_>) {
+        self.invalidate(&self.keys.key(parts));
+        let Ok(target) = std::str::from_utf8(parts.target) else { return };
+        let forms = self.forms.lock().clone();
+        for form in forms.iter().map(|rules| rules.apply(target)).filter(|form| matches!(form, Cow::Owned(_))) {
+            self.invalidate(&self.keys.key(&Parts { target: form.as_bytes(), ..*parts }));
+        }
+    }
+
     /// Takes out what is stored under a key, all variants with it, and spoils what is on its way.
     pub fn invalidate(&self, key: &CacheKey) -> bool {
         let hash = key.primary_bin();
@@ -283,9 +302,10 @@ impl Cache {
     fn list(&self, key: &[u8], response: &ResponseHeader, place: HashBinary) -> Arc<Listing> {
         let parts = key::read(key);
         let host = if parts.forwarded_host.is_empty() { parts.host } else { parts.forwarded_host };
+        let host = authority::plain(&String::from_utf8_lossy(host));
         let target = String::from_utf8_lossy(parts.target);
         let tags = tags::of(&response.headers);
-        Arc::new(self.index.list(&String::from_utf8_lossy(host), &target, &tags, place))
+        Arc::new(self.index.list(&host, &target, &tags, place))
     }
 
     /// The listing of what is stored, or a new one where its tags are others now.

@@ -129,7 +129,8 @@ impl Life {
 
     /// The same, stale from now on.
     pub fn over(self, now: Moment) -> Life {
-        Life { lifetime: self.lifetime.min(self.age(now)), stale_while_revalidate: Duration::ZERO, ..self }
+        let lifetime = self.lifetime.min(self.age(now));
+        Life { lifetime, stale_while_revalidate: Duration::ZERO, strict: true, ..self }
     }
 
     /// When it is of no use any more: stale beyond every grant, and not worth a validation.
@@ -243,8 +244,20 @@ pub fn withheld(fields: &HeaderMap, policy: &Policy) -> Vec<HeaderName> {
         return Vec::new();
     }
     let mut names = directives(fields, policy).0.withheld;
-    names
-        .retain(|name| ![CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, DATE, TRANSFER_ENCODING, VARY].contains(name));
+    const OF_THE_RESPONSE: [HeaderName; 11] = [
+        AGE,
+        CACHE_CONTROL,
+        CONTENT_ENCODING,
+        CONTENT_LENGTH,
+        CONTENT_TYPE,
+        DATE,
+        ETAG,
+        EXPIRES,
+        LAST_MODIFIED,
+        TRANSFER_ENCODING,
+        VARY,
+    ];
+    names.retain(|name| !OF_THE_RESPONSE.contains(name));
     names
 }
 
@@ -427,6 +440,11 @@ pub fn reuse(request: &HeaderMap, life: &Life, policy: &Policy, came: Moment, no
     }
 }
 
+/// Whether the request forbids to store anything of it or its answer (RFC 9111 §5.2.1.5).
+pub fn no_store(request: &HeaderMap, policy: &Policy) -> bool {
+    policy.demands(request).no_store
+}
+
 /// Whether the request may only be answered from the store (RFC 9111 §5.2.1.7).
 pub fn only_if_cached(request: &HeaderMap, policy: &Policy) -> bool {
     policy.demands(request).only_if_cached
@@ -444,21 +462,22 @@ pub fn validates(not_modified: &HeaderMap, stored: &HeaderMap) -> Result<(), Rul
         return Err(Rule::WrongValidator);
     }
     // The variant was named by the fields of the stored response; another choice would need another name.
-    let other = not_modified.contains_key(VARY) && vary::nominated(not_modified).ok() != vary::nominated(stored).ok();
-    if other { Err(Rule::VaryChanged) } else { Ok(()) }
+    let Ok(named) = vary::nominated(not_modified) else { return Err(Rule::VaryChanged) };
+    let before = vary::nominated(stored).unwrap_or_default();
+    if named.iter().all(|name| before.contains(name)) { Ok(()) } else { Err(Rule::VaryChanged) }
 }
 
-/// What the 200 for a `HEAD` says of a stored response for `GET` (RFC 9111 §4.3.5): whether it is still
-/// the same. `None` when it says nothing.
-pub fn confirms(head: &ResponseHeader, stored: &ResponseHeader) -> Option<bool> {
-    if head.status != 200 || stored.status != 200 {
-        return None;
-    }
-    let differs = [ETAG, LAST_MODIFIED, CONTENT_LENGTH].iter().any(|name| {
-        let said = head.headers.get(name);
-        said.is_some() && said != stored.headers.get(name)
-    });
-    Some(!differs)
+/// Whether the 200 for a `HEAD` shows that a stored response for `GET` is no longer the same (RFC 9111 §4.3.5).
+///
+/// It is never taken for a confirmation: what has a validator is validated by a conditional `GET`, and
+/// of what has none a head without content proves nothing.
+pub fn refutes(head: &ResponseHeader, stored: &ResponseHeader) -> bool {
+    head.status == 200
+        && stored.status == 200
+        && [ETAG, LAST_MODIFIED, CONTENT_LENGTH].iter().any(|name| {
+            let said = head.headers.get(name);
+            said.is_some() && said != stored.headers.get(name)
+        })
 }
 
 /// Whether the answer to a `POST` may be reused for a `GET` of its target (RFC 9110 §9.3.3): it says how long

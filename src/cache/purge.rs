@@ -86,15 +86,14 @@ impl Log {
     /// Whether this was purged since then.
     pub fn since(&self, moment: Moment, listing: &Listing) -> bool {
         let latest = self.0.lock();
-        latest.forgotten >= moment
-            || latest.purges.iter().rev().take_while(|(at, _)| *at >= moment).any(|(_, what)| what.meant(listing))
+        latest.forgotten >= moment || latest.purges.iter().any(|(at, what)| *at >= moment && what.meant(listing))
     }
 }
 
 impl Cache {
     /// Under which targets a response for this one may stand: by the routes' rules for queries, and by what
-    /// responses have said about them. `None` when that is too much to tell.
-    fn forms(&self, target: &str, rules: &[&Rules]) -> Option<Vec<String>> {
+    /// responses have said about them.
+    fn forms(&self, target: &str, rules: &[&Rules]) -> Vec<String> {
         let said = self.forms.lock();
         let mut forms: Vec<_> = [target.to_owned()].into();
         for rules in rules {
@@ -106,16 +105,13 @@ impl Cache {
         }
         forms.sort_unstable();
         forms.dedup();
-        (said.len() <= super::FORMS).then_some(forms)
+        forms
     }
 
     /// Takes out of the store what is meant, or makes it stale. `rules` are those of the routes.
     pub fn purge(&self, what: &What, rules: &[&Rules], manner: Manner) -> Purged {
         let What::Target(host, target) = what else { return self.purge_what(what, manner) };
-        let all = match self.forms(target, rules) {
-            Some(forms) => forms.into_iter().map(|form| What::Target(host.clone(), form)).collect(),
-            None => vec![What::Beginning(host.clone(), target.split('?').next().unwrap_or_default().to_owned())],
-        };
+        let all: Vec<_> = self.forms(target, rules).into_iter().map(|form| What::Target(host.clone(), form)).collect();
         all.iter().map(|what| self.purge_what(what, manner)).fold(Purged::default(), |sum, one| Purged {
             entries: sum.entries + one.entries,
             bytes: sum.bytes + one.bytes,

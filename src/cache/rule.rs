@@ -118,6 +118,11 @@ impl Rule {
         }
     }
 
+    /// Whether a 304 was not for what is stored.
+    pub fn of_a_304(self) -> bool {
+        matches!(self, Rule::WrongValidator | Rule::VaryChanged)
+    }
+
     /// Whether the next response to this target will probably be refused as well.
     ///
     /// What depends on who asks says nothing about the next one.
@@ -128,6 +133,7 @@ impl Rule {
                 | Rule::Private
                 | Rule::SetCookie
                 | Rule::VaryStar
+                | Rule::SearchChanged
                 | Rule::EventStream
                 | Rule::NoFreshness
                 | Rule::NoValidator

@@ -419,7 +419,7 @@ impl Drop for Writer {
 
 impl Cache {
     /// The response is whole: it takes the place of the fill, unless something happened to that place.
-    fn publish(&self, primary: HashBinary, hash: HashBinary, fill: &Arc<Fill>, content: Content) {
+    pub(super) fn publish(&self, primary: HashBinary, hash: HashBinary, fill: &Arc<Fill>, content: Content) {
         let Head { response, life, listing, .. } = &*fill.head;
         let head = fill.head.renewed(response, *life, content.length, listing.clone());
         let stored = Stored { head, content: Arc::new(content) };

@@ -70,7 +70,20 @@ impl Compiler<'_> {
             parsed
         });
         let span = |span: Option<Span>| span.map_or(Duration::ZERO, |span| span.0);
-        let targeted = self.names(&join(path, "targeted"), &cache.targeted);
+        let targeted = match &cache.targeted {
+            None => Policy::default().targeted,
+            Some(names) => self.names(&join(path, "targeted"), names),
+        };
+        if cache.targeted.is_some() && force {
+            self.complaints.key(
+                &join(path, "targeted"),
+                "`targeted` does nothing in mode `force`, where the origin has no say about freshness",
+            );
+        }
+        if let Some(index) = targeted.iter().position(|name| *name == http::header::CACHE_CONTROL) {
+            let message = "`Cache-Control` counts anyway, after the targeted fields";
+            self.complaints.value(&format!("{path}.targeted[{index}]"), message);
+        }
         let shared_cookies = match &cache.set_cookie {
             settings::SetCookie::Store(names) => self.cookies(&join(path, "set_cookie.store"), names),
             _ => Vec::new(),
@@ -115,7 +128,7 @@ impl Compiler<'_> {
         })
     }
 
-    /// Names of fields, sorted and each once where their order says nothing.
+    /// Names of fields, each once.
     fn names(&mut self, path: &str, names: &[String]) -> Vec<HeaderName> {
         let mut known: Vec<HeaderName> = Vec::new();
         for (index, name) in names.iter().enumerate() {

@@ -99,8 +99,8 @@ impl<'a> Compiler<'a> {
         at_most("max_object", cache.max_object, "memory", cache.memory);
         at_most("max_unsized", cache.max_unsized, "max_object", cache.max_object);
         at_most("max_object", cache.max_object, "fills", cache.fills);
-        if cache.max_variants < 2 {
-            self.complaints.value("cache.max_variants", "this counts all variants of a target, and begins with 2");
+        if !(2..=1000).contains(&cache.max_variants) {
+            self.complaints.value("cache.max_variants", "this counts all variants of a target: from 2 to 1000");
         }
         Limits {
             max_variants: usize::from(cache.max_variants),

@@ -385,7 +385,7 @@ pub struct Match {
 /// In both modes a response with `Set-Cookie` is not stored unless `set_cookie` says so, and a request with
 /// `Authorization` is answered from the store only where RFC 9111 §3.5 allows it. Each response says what the
 /// cache did in `Cache-Status` (RFC 9211).
-#[derive(Debug, Clone, serde::Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Default, serde::Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct RouteCache {
     /// Whose word counts.
@@ -400,8 +400,8 @@ pub struct RouteCache {
     /// What names a stored response beside host, path and query.
     pub key: Key,
     /// Response fields that count instead of `Cache-Control` and `Expires`, the first one that is there and
-    /// well-formed (RFC 9213); an empty list for none.
-    pub targeted: Vec<String>,
+    /// well-formed (RFC 9213); `[CDN-Cache-Control]` when absent, an empty list for none.
+    pub targeted: Option<Vec<String>>,
     /// Whether what requests say in `Cache-Control` and `Pragma` counts (RFC 9111 §5.2.1).
     pub client_directives: ClientDirectives,
     /// Whether the fields that name tags for purging (`Cache-Tag`, `Surrogate-Key`, `Cache-Groups`) end here.
@@ -412,24 +412,6 @@ pub struct RouteCache {
     pub stale_while_revalidate: Option<Span>,
     /// Where the origin says nothing: how long a stale response may stand in for an origin that fails.
     pub stale_if_error: Option<Span>,
-}
-
-impl Default for RouteCache {
-    fn default() -> Self {
-        RouteCache {
-            mode: Mode::default(),
-            ttl: None,
-            cookies: None,
-            set_cookie: SetCookie::default(),
-            key: Key::default(),
-            targeted: vec!["CDN-Cache-Control".to_owned()],
-            client_directives: ClientDirectives::default(),
-            strip_tags: false,
-            status_header: None,
-            stale_while_revalidate: None,
-            stale_if_error: None,
-        }
-    }
 }
 
 /// What names a stored response beside host, path and query.

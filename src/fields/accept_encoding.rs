@@ -80,11 +80,6 @@ pub fn fold(request: &HeaderMap) -> Option<Accepted> {
 }
 
 impl Accepted {
-    /// One byte that stands for it.
-    pub fn bits(self) -> u8 {
-        self.0
-    }
-
     /// The field value that says the same.
     pub fn value(self) -> HeaderValue {
         let taken = USED.iter().enumerate().filter(|(index, _)| self.0 & 1 << index != 0).map(|(_, coding)| *coding);

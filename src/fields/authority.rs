@@ -21,6 +21,16 @@ pub fn is_authority(host: &[u8]) -> bool {
         && after.is_none_or(port)
 }
 
+/// The host as people write it: small, without a final dot and without the port that goes without saying.
+pub fn plain(host: &str) -> String {
+    let host = host.to_ascii_lowercase();
+    let host = host.strip_suffix(":80").or_else(|| host.strip_suffix(":443")).unwrap_or(&host);
+    match host.rsplit_once(':') {
+        Some((name, port)) if !port.contains(']') => format!("{}:{port}", name.strip_suffix('.').unwrap_or(name)),
+        _ => host.strip_suffix('.').unwrap_or(host).to_owned(),
+    }
+}
+
 /// The host without its port.
 pub fn without_port(host: &str) -> &str {
     match host.rfind(':') {
@@ -32,6 +42,21 @@ pub fn without_port(host: &str) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn plain_hosts() {
+        for (host, expected) in [
+            ("Shop.TEST", "shop.test"),
+            ("shop.test.:443", "shop.test"),
+            ("shop.test.", "shop.test"),
+            ("shop.test:8080", "shop.test:8080"),
+            ("shop.test.:8080", "shop.test:8080"),
+            ("[::1]:80", "[::1]"),
+            ("[::1]", "[::1]"),
+        ] {
+            assert_eq!(plain(host), expected, "{host}");
+        }
+    }
 
     #[test]
     fn hosts() {

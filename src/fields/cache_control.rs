@@ -109,6 +109,7 @@ impl CacheControl {
             };
             cc.take(&name.to_ascii_lowercase(), value);
         }
+        cc.must_understand &= !open;
         cc
     }
 

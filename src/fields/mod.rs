@@ -4,6 +4,7 @@
 //! module says which reading is the safe one.
 
 pub mod accept_encoding;
+pub mod accept_language;
 pub mod authority;
 pub mod cache_control;
 pub mod cache_status;

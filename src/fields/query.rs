@@ -22,6 +22,9 @@ pub struct Rules {
     pub exact: bool,
 }
 
+/// The most names that are remembered of one response.
+const MOST_NAMES: usize = 64;
+
 fn name(pair: &str) -> Cow<'_, [u8]> {
     let name = pair.split('=').next().unwrap_or_default();
     match name.contains(['%', '+']) {
@@ -40,6 +43,9 @@ impl Rules {
 
     /// The target with nothing in its query but what counts; borrowed where that is all of it.
     pub fn apply<'a>(&self, target: &'a str) -> Cow<'a, str> {
+        if !self.sort && !self.only && self.names.is_empty() {
+            return Cow::Borrowed(target);
+        }
         let Some((path, query)) = target.split_once('?') else { return Cow::Borrowed(target) };
         let mut kept: Vec<_> =
             query.split('&').map(|pair| (name(pair), pair)).filter(|(name, _)| self.names(name) == self.only).collect();
@@ -99,7 +105,9 @@ pub fn no_vary_search(response: &HeaderMap) -> Option<Rules> {
         }
         rules.names = list(entry)?;
     }
-    (rules.sort || rules.only || !rules.names.is_empty()).then_some(rules)
+    let says_something = rules.sort || rules.only || !rules.names.is_empty();
+    // Every request of the path is compared with all names.
+    (says_something && rules.names.len() <= MOST_NAMES).then_some(rules)
 }
 
 #[cfg(test)]

@@ -1,5 +1,7 @@
 //! References to other resources (RFC 3986 §4.1), as `Location` and `Content-Location` have them.
 
+use super::authority::plain;
+
 /// Path and query of what the reference names, byte for byte, if it lies on this host. `base` is the path and
 /// query that it is relative to.
 pub fn local(reference: &str, host: &str, base: &str) -> Option<String> {
@@ -38,7 +40,7 @@ fn scheme(reference: &str) -> Option<(&str, &str)> {
 /// What follows the authority, if it is this host.
 fn on<'a>(rest: &'a str, host: &str) -> Option<&'a str> {
     let (authority, rest) = rest.split_at(rest.find(['/', '?']).unwrap_or(rest.len()));
-    authority.eq_ignore_ascii_case(host).then_some(rest)
+    (plain(authority) == plain(host)).then_some(rest)
 }
 
 /// RFC 3986 §5.2.4
@@ -85,6 +87,8 @@ mod tests {
             ("HTTPS://SHOP.test", Some("/")),
             ("https://shop.test?y", Some("/?y")),
             ("/c%2Fd/%2E", Some("/c%2Fd/%2E")),
+            ("http://shop.test:80/c", Some("/c")),
+            ("https://shop.test.:443/c", Some("/c")),
             ("a/b:c", Some("/a/a/b:c")),
             ("http://other.test/c", None),
             ("http://shop.test:81/c", None),

@@ -56,17 +56,19 @@ pub fn judge_found(session: &Session, found: &HitHandler, ctx: &mut Ctx, clock: 
     let head = handler.head()?.clone();
     let life = head.life;
     ctx.cache.life = Some(life);
-    ctx.cache.found = Some(head.clone());
+    ctx.cache.found = None;
     (ctx.cache.stale, ctx.cache.asked, ctx.cache.collapsed) = (false, false, false);
     let policy = &ctx.route_cache()?.policy;
     let (request, now) = (session.req_header(), clock.now());
     // Stored for one of several queries: it has to say that it stands for this one too.
     let other = |used: &Arc<_>| query::no_vary_search(&head.response.headers).as_ref() != Some(&**used);
     if ctx.cache.search.as_ref().is_some_and(other) {
-        ctx.cache.not_for_this = true;
         return Some(ForcedFreshness::ForceMiss);
     }
     let verdict = policy::reuse(&request.headers, &life, policy, ctx.exchange.received, now);
+    if !matches!(verdict, Reuse::Outdated | Reuse::NotForThis) {
+        ctx.cache.found = Some(head);
+    }
     // A part, or a head alone, must not pull the whole when there is nothing to validate with.
     let partial = request.method == Method::HEAD || request.headers.contains_key(RANGE);
     let usable = life.validator || life.stale_for(now) < life.stale_while_revalidate;
@@ -136,6 +138,7 @@ pub fn origin_answered(
     response: &mut ResponseHeader,
     ctx: &mut Ctx,
 ) {
+    let untouched = beside::untouched(cache, session.req_header(), ctx);
     keys::invalidate(cache, session.req_header(), response, ctx);
     if ctx.route_cache().is_none() {
         return;
@@ -147,7 +150,9 @@ pub fn origin_answered(
     }
     if !(session.cache.enabled() || session.cache.bypassing()) {
         let request = session.req_header();
-        beside::post(cache, request, response, ctx, arrival(clock, ctx));
+        if untouched {
+            beside::post(cache, request, response, ctx, arrival(clock, ctx));
+        }
         beside::head(cache, request, response, ctx, arrival(clock, ctx));
         return;
     }
@@ -208,38 +213,48 @@ pub fn to_store(
 ) -> RespCacheable {
     let mut response = response.clone();
     let verdict = match ctx.cache.freshener.take() {
-        Some(fields) => {
-            match stored_head(session).map_or(Err(Rule::WrongValidator), |stored| validates(&fields, stored)) {
-                Ok(()) => {
-                    merge(&mut response, &fields, ctx);
-                    // The content is here already, whatever its length.
-                    let terms = Terms { length: None, limit: 0, patience: ctx.patience() };
-                    judge(cache, session, &response, ctx, arrival(clock, ctx)).map(|life| (life, terms))
-                }
-                Err(rule) => {
-                    // The engine sends what is stored once more; it is not kept for the next one.
-                    if let Some(key) = session.cache.maybe_cache_key() {
-                        cache.invalidate(key);
-                    }
-                    Err(rule)
-                }
-            }
-        }
+        Some(fields) => freshened(cache, clock, session, &mut response, &fields, ctx),
         None => ctx.cache.verdict.take().unwrap_or(Err(Rule::Status)),
     };
     match verdict {
         Ok((life, terms)) => {
             ctx.cache.life = Some(life);
-            ctx.cache.withheld = withhold(&mut response, ctx);
+            ctx.cache.withheld.extend(withhold(&mut response, ctx));
             let _ = FILLING.try_with(|filling| filling.set(true));
             let validated = ctx.cache.found.clone();
             RespCacheable::Cacheable(cache.meta(response, Decision { life, terms, validated }))
         }
         Err(rule) => {
             ctx.cache.refused = Some(rule);
+            // What the origin does not let us store now, it does not let us use: not even when it fails.
+            let withdrawn = ctx.cache.found.is_some() && (rule.lasts() || rule.of_a_304());
+            if let (true, Some(key)) = (withdrawn, session.cache.maybe_cache_key()) {
+                cache.invalidate(key);
+            }
             RespCacheable::Uncacheable(refusal(rule))
         }
     }
+}
+
+/// What a 304 makes of the stored head. One that speaks of something else freshens nothing; the engine sends what
+/// is stored once more then.
+fn freshened(
+    cache: &'static Cache,
+    clock: &Clock,
+    session: &Session,
+    response: &mut ResponseHeader,
+    fields: &HeaderMap,
+    ctx: &mut Ctx,
+) -> Result<(Life, Terms), Rule> {
+    stored_head(session).map_or(Err(Rule::WrongValidator), |stored| validates(fields, stored))?;
+    if !merge(response, fields, ctx) {
+        // A cookie for this client alone.
+        let lines = fields.get_all(SET_COOKIE).iter();
+        ctx.cache.withheld = lines.map(|line| (SET_COOKIE, line.clone())).collect();
+    }
+    // The content is here already, whatever its length.
+    let terms = Terms { length: None, limit: 0, patience: ctx.patience() };
+    judge(cache, session, response, ctx, arrival(clock, ctx)).map(|life| (life, terms))
 }
 
 /// Takes off what is for this client alone, and gives it back.
@@ -267,12 +282,17 @@ fn stored_head(session: &Session) -> Option<&HeaderMap> {
 }
 
 /// Puts the fields of a response without content on the stored one that it speaks of (RFC 9111 §3.2): not
-/// those that frame the content, nor the coding that it and our copies of it are in, for it stays as it is.
-pub fn merge(stored: &mut ResponseHeader, fields: &HeaderMap, ctx: &Ctx) {
+/// those that frame the content, nor the coding that it and our copies of it are in, for it stays as it is, nor the
+/// fields that it was chosen by. Whether a `Set-Cookie` is among those that were put there.
+fn merge(stored: &mut ResponseHeader, fields: &HeaderMap, ctx: &Ctx) -> bool {
+    // The engine has put the tag of the 304 there; the stored one, which it names, may be weaker.
+    if let Some(tag) = ctx.cache.found.as_ref().and_then(|found| found.response.headers.get(ETAG)) {
+        let _ = stored.insert_header(ETAG, tag.clone());
+    }
     let cookies_too = ctx.route_cache().is_some_and(|cache| !policy::sets_a_cookie_of_somebody(fields, &cache.policy));
     for name in fields.keys() {
         let stays = match name.as_str() {
-            "content-length" | "content-encoding" | "transfer-encoding" | "age" => true,
+            "content-length" | "content-encoding" | "transfer-encoding" | "age" | "vary" | "etag" => true,
             "set-cookie" => !cookies_too,
             _ => false,
         };
@@ -284,6 +304,7 @@ pub fn merge(stored: &mut ResponseHeader, fields: &HeaderMap, ctx: &Ctx) {
             let _ = stored.append_header(name, value.clone());
         }
     }
+    cookies_too
 }
 
 /// Which parts of a stored response to send.

@@ -6,13 +6,13 @@
 
 use std::net::IpAddr;
 
-use http::header::{ACCEPT_ENCODING, COOKIE, EXPECT, FORWARDED, HOST, VIA};
+use http::header::{ACCEPT_ENCODING, ACCEPT_LANGUAGE, COOKIE, EXPECT, FORWARDED, HOST, VIA};
 use http::{HeaderMap, HeaderName, HeaderValue};
 use pingora::http::RequestHeader;
 
 use crate::exchange::Exchange;
 use crate::fields::forwarded::{ABOUT_THE_CLIENT, ANOTHER_REQUEST};
-use crate::fields::{accept_encoding, cookies, forwarded};
+use crate::fields::{accept_encoding, accept_language, cookies, forwarded};
 use crate::units::Network;
 
 const FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
@@ -117,10 +117,14 @@ pub fn keep_cookies(request: &mut RequestHeader, names: &[String]) {
     }
 }
 
-/// Asks for codings in the form that the variant is named by, so that the origin cannot choose by more.
-pub fn fold_codings(request: &mut RequestHeader) {
+/// Asks for codings and languages in the form that variants are named by, so that the origin cannot choose
+/// by more.
+pub fn fold(request: &mut RequestHeader) {
     if let Some(accepted) = accept_encoding::fold(&request.headers) {
         let _ = request.insert_header(ACCEPT_ENCODING, accepted.value());
+    }
+    if let Some(preferred) = accept_language::fold(&request.headers) {
+        let _ = request.insert_header(ACCEPT_LANGUAGE, preferred);
     }
 }
 
@@ -147,7 +151,7 @@ mod tests {
         clean(&mut head, &exchange, true);
         tell(&mut head, &exchange);
         keep_cookies(&mut head, &["c".to_owned()]);
-        fold_codings(&mut head);
+        fold(&mut head);
         (exchange, head)
     }
 

@@ -10,7 +10,7 @@ use super::forward::FORWARDED_HOST;
 use crate::cache::Cache;
 use crate::cache::key::Parts;
 use crate::cache::policy;
-use crate::fields::reference;
+use crate::fields::{authority, reference};
 use crate::route::Destination;
 
 /// What of a request goes into its key.
@@ -72,7 +72,9 @@ pub fn invalidate(cache: &Cache, request: &RequestHeader, response: &ResponseHea
     if !policy::invalidates(&request.method, response.status) {
         return;
     }
-    let Some(upstream) = ctx.upstream() else { return };
+    if ctx.upstream().is_none() {
+        return;
+    }
     let target = String::from_utf8_lossy(request.raw_path());
     let mut targets = vec![target.to_string()];
     for name in [&LOCATION, &CONTENT_LOCATION] {
@@ -80,12 +82,21 @@ pub fn invalidate(cache: &Cache, request: &RequestHeader, response: &ResponseHea
         targets.extend(named.and_then(|named| reference::local(named, &host(&request.headers), &target)));
     }
     targets.dedup();
-    // The same target may be stored by way of other routes too.
-    for (selector, query) in ctx.snapshot.plan.selectors.get(&*upstream.name).into_iter().flatten() {
-        let names = Names::by(request, ctx.exchange.scheme, &upstream.name, selector);
-        for target in &targets {
-            let form = query.apply(target);
-            cache.invalidate(&cache.key(&Parts { target: form.as_bytes(), ..names.parts() }).0);
+    // The same host may be written with the port that goes without saying (RFC 9110 §4.2.3).
+    let said = host(&request.headers);
+    let plain = authority::plain(&said);
+    let mut hosts = vec![format!("{plain}:80"), format!("{plain}:443"), plain, said];
+    hosts.dedup();
+    // The same target may be stored by way of other routes and upstreams too.
+    for (upstream, selectors) in &ctx.snapshot.plan.selectors {
+        for (selector, query) in selectors {
+            let names = Names::by(request, ctx.exchange.scheme, upstream, selector);
+            for target in &targets {
+                for host in &hosts {
+                    let target = query.apply(target);
+                    cache.invalidate_target(&Parts { host, target: target.as_bytes(), ..names.parts() });
+                }
+            }
         }
     }
 }

@@ -24,6 +24,7 @@ use arc_swap::ArcSwap;
 use async_trait::async_trait;
 use bytes::Bytes;
 use http::Method;
+use http::header::DATE;
 use pingora::cache::key::HashBinary;
 use pingora::cache::{CacheKey, CacheMeta, ForcedFreshness, HitHandler, RespCacheable};
 use pingora::http::{RequestHeader, ResponseHeader};
@@ -42,7 +43,7 @@ use crate::config::Plan;
 use crate::connection::{Phase, Watched};
 use crate::exchange::Exchange;
 use crate::fields::conditional::not_modified;
-use crate::fields::connection as connection_fields;
+use crate::fields::{connection as connection_fields, date};
 use crate::handler::Reply;
 use crate::metrics::{CACHE_WORDS, Metrics, RouteMetrics};
 use crate::upstream::Tried;
@@ -273,9 +274,8 @@ impl ProxyHttp for Proxy {
             if ctx.cache.passed_by.is_none() && cache.policy.force && cache.policy.ignore_cookies {
                 forward::keep_cookies(request, &cache.chosen.cookies);
             }
-            if ctx.exchange.shared {
-                forward::fold_codings(request);
-            }
+            // Also what goes up as it is: its answer may be compared with what is stored.
+            forward::fold(request);
         }
         // A request that is sent again sends its content again.
         ctx.exchange.taken = 0;
@@ -340,6 +340,10 @@ impl ProxyHttp for Proxy {
             connection.enter(phase, ctx.patience());
         }
         connection_fields::strip(response);
+        // One that is none is replaced by the engine's (RFC 9110 §6.6.1).
+        if date::of(&response.headers, DATE, self.clock.wall()).is_none() {
+            response.remove_header(&DATE);
+        }
         if !connection_fields::one_framing(response) {
             return Error::e_explain(
                 ErrorType::InvalidHTTPHeader,

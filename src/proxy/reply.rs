@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use http::header::{CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE, EXPECT};
+use http::header::{CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE, EXPECT, TRANSFER_ENCODING};
 use http::{HeaderValue, Method, Version};
 use pingora::http::ResponseHeader;
 use pingora::prelude::*;
@@ -14,6 +14,7 @@ use super::context::Ctx;
 use super::seal::{Made, seal};
 use crate::clock::Clock;
 use crate::connection::Phase;
+use crate::fields::connection::strip;
 use crate::handler::Reply;
 
 /// What is left of a request's content is read up to this much, so that the connection stays usable.
@@ -62,8 +63,12 @@ pub async fn interim(session: &mut Session, head: &ResponseHeader) {
     if downstream.as_http1().is_none() || version == Version::HTTP_10 || (head.status == 100 && expects) {
         return;
     }
+    let mut head = head.clone();
+    strip(&mut head);
+    head.remove_header(&CONTENT_LENGTH);
+    head.remove_header(&TRANSFER_ENCODING);
     downstream.set_ignore_info_resp(false);
-    if let Err(error) = downstream.write_response_header(Box::new(head.clone())).await {
+    if let Err(error) = downstream.write_response_header(Box::new(head)).await {
         tracing::debug!(%error, "the client did not wait for an interim response");
     }
     downstream.set_ignore_info_resp(true);

@@ -18,7 +18,7 @@ const server = http.createServer((request, response) => {
   log.push({ method: request.method, url: request.url, headers: request.headers, raw: request.rawHeaders });
   if (ask('set-first') && log.filter((entry) => entry.url === request.url).length === 1) response.setHeader('Set-Cookie', 'a=b');
   const kind = url.pathname.split('/')[1];
-  const wait = request.method === 'GET' ? Number(ask('wait', 0)) : 0;
+  const wait = { GET: Number(ask('wait', 0)), POST: Number(ask('postwait', 0)) }[request.method] ?? 0;
   for (const [name, value] of url.searchParams) {
     if (name.startsWith('h.')) response.setHeader(name.slice(2), value.split('|'));
   }
@@ -54,7 +54,12 @@ const kinds = {
     const status = Number(ask('status', 200));
     const tag = `"v${version}"`;
     if (ask('etag')) response.setHeader('ETag', tag);
-    if (ask('etag') && request.headers['if-none-match'] === tag) { response.statusCode = 304; return response.end(); }
+    if (ask('large')) response.setHeader('X-Large', 'x'.repeat(20000));
+    if (ask('etag') && request.headers['if-none-match'] === tag) {
+      response.statusCode = 304;
+      if (ask('set304')) { response.setHeader('Set-Cookie', ask('set304')); response.setHeader('Vary', 'Origin'); }
+      return response.end();
+    }
     if (ask('then304') && request.headers['if-none-match']) { response.statusCode = 304; response.setHeader('ETag', '"e2"'); return response.end(); }
     if (request.method === 'POST') version += 1;
     if (request.method === 'HEAD' && ask('headlength')) response.setHeader('Content-Length', ask('headlength'));

@@ -12,7 +12,7 @@ const ROUTE: &str = "routes: [{ to: { proxy: app }, cache: {} }]";
 fn ask(proxy: &Headwall, content: &str) -> (u16, String) {
     let mut client = Client::to(proxy.admin);
     client.send(&format!(
-        "POST /purge HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{content}",
+        "POST /purge HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{content}",
         content.len()
     ));
     let reply = client.response("POST");
@@ -181,11 +181,11 @@ fn a_purge_that_is_none_says_what_one_is() {
     }
     let mut client = Client::to(proxy.admin);
     client.send(
-        "POST /purge HTTP/1.1\r\nHost: x\r\nContent-Type: text/plain\r\nContent-Length: 13\r\n\r\n{\"all\": true}",
+        "POST /purge HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: text/plain\r\nContent-Length: 13\r\n\r\n{\"all\": true}",
     );
     assert_eq!(client.response("POST").status, 415, "a browser's page may send this without asking");
     let mut client = Client::to(proxy.admin);
-    client.send("GET /purge HTTP/1.1\r\nHost: x\r\n\r\n");
+    client.send("GET /purge HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n");
     assert_eq!(client.response("GET").status, 404);
 }
 
