@@ -13,6 +13,7 @@ use pingora::http::ResponseHeader;
 
 use super::fill::Fill;
 use super::policy::Life;
+use super::purge::stale;
 use super::storage::{Decision, Slot, Writer};
 use super::stored::{Head, Stored, compact};
 use super::{Cache, LONGEST_FILL};
@@ -64,24 +65,22 @@ impl Cache {
         Some(Aside { cache: self, place: key.primary_bin(), fill })
     }
 
-    /// What is stored gets this head and life, unless it has been replaced meanwhile.
-    pub fn freshen(&self, mut key: CacheKey, stored: &Arc<Head>, response: &ResponseHeader, life: Life) {
-        let primary = key.primary_bin();
-        let mut places = vec![primary];
+    /// What is stored is stale from now on, unless it has been replaced meanwhile.
+    pub fn expire(&self, mut key: CacheKey, stored: &Arc<Head>) {
+        let now = self.clock.now();
+        let mut places = vec![key.primary_bin()];
         if let Some(variance) = stored.variance {
             key.set_variance_key(variance);
             places.push(key.combined_bin());
         }
         for place in places {
-            self.map.update(place, self.clock.now(), |there| {
-                let Some(Slot::Whole(same)) = there.filter(|slot| Arc::ptr_eq(slot.head(), stored)) else {
-                    return (Change::Keep, ());
-                };
-                let listing = self.list_again(stored, response, place);
-                let head = stored.renewed(response, life, same.content.length, listing);
-                let value = Stored { head, content: same.content.clone() };
-                let (weight, expires) = (self.weigh(&value), Some(life.kept()));
-                (Change::Put { value: Slot::Whole(value), weight, expires }, ())
+            self.map.update(place, now, |there| match there {
+                Some(Slot::Whole(same)) if Arc::ptr_eq(&same.head, stored) => {
+                    let value = stale(same, now);
+                    let (weight, expires) = (self.weigh(&value), Some(value.head.life.kept()));
+                    (Change::Put { value: Slot::Whole(value), weight, expires }, ())
+                }
+                _ => (Change::Keep, ()),
             });
         }
     }

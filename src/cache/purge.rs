@@ -176,7 +176,7 @@ impl Cache {
 }
 
 /// The same, stale from now on: only a validation, or the origin's failure, brings it back.
-fn stale(stored: &Stored, now: Moment) -> Stored {
+pub(super) fn stale(stored: &Stored, now: Moment) -> Stored {
     let Head { response, life, listing, .. } = &*stored.head;
     let head = stored.head.renewed(response, life.over(now), stored.content.length, listing.clone());
     Stored { head, content: stored.content.clone() }

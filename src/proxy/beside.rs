@@ -74,6 +74,6 @@ pub fn head(cache: &Cache, request: &RequestHeader, response: &ResponseHeader, c
     let asked = request.method == Method::HEAD && !request.headers.contains_key(AUTHORIZATION);
     if asked && stored.life.fresh(at.now) && policy::refutes(response, &stored.response) {
         let Ok((key, _)) = Names::of(request, ctx).map(|names| cache.key(&names.parts())) else { return };
-        cache.freshen(key, stored, &stored.response, stored.life.over(at.now));
+        cache.expire(key, stored);
     }
 }
