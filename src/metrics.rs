@@ -12,7 +12,7 @@ type Gauge = GenericGauge<AtomicU64>;
 
 /// The words for what the cache did; RFC 9211's, and `none` where there is no cache.
 pub const CACHE_WORDS: &[&str] =
-    &["none", "hit", "collapsed", "uri-miss", "vary-miss", "stale", "bypass", "method", "request"];
+    &["none", "hit", "collapsed", "uri-miss", "vary-miss", "partial", "stale", "bypass", "method", "request"];
 
 /// Everything that is counted.
 pub struct Metrics {

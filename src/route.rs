@@ -60,6 +60,8 @@ pub struct RouteCache {
     pub status_header: Option<HeaderName>,
     /// Fields that name tags go no further.
     pub strip_tags: bool,
+    /// Ranges are fetched and stored in slices of this length.
+    pub slice: Option<u64>,
 }
 
 impl RouteCache {

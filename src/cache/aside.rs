@@ -101,7 +101,7 @@ impl Cache {
             let before = match there {
                 Some(Slot::Whole(stored)) => Some(stored.clone()),
                 Some(Slot::Filling(_, before)) => before.clone(),
-                None => None,
+                _ => None,
             };
             let weight = weight + before.as_ref().map_or(0, Stored::weight);
             (Change::Put { value: Slot::Filling(fill.clone(), before), weight, expires: Some(until) }, ())

@@ -6,6 +6,7 @@
 
 use ahash::RandomState;
 use pingora::cache::CacheKey;
+use pingora::cache::key::HashBinary;
 use std::hash::{BuildHasher, Hasher};
 
 /// The parts of a key.
@@ -61,6 +62,21 @@ impl Keys {
         Keys { low: RandomState::new(), high: RandomState::new() }
     }
 
+    /// The place of something that belongs to what stands at another place.
+    pub(super) fn derived(&self, from: HashBinary, number: u64) -> HashBinary {
+        self.hash(&[&from[..], &number.to_be_bytes()].concat())
+    }
+
+    fn hash(&self, bytes: &[u8]) -> HashBinary {
+        let mut hash = [0; 16];
+        for (half, state) in [&self.low, &self.high].into_iter().enumerate() {
+            let mut hasher = state.build_hasher();
+            hasher.write(bytes);
+            hash[half * 8..half * 8 + 8].copy_from_slice(&hasher.finish().to_be_bytes());
+        }
+        hash
+    }
+
     /// The key of these parts.
     pub fn key(&self, parts: &Parts<'_>) -> CacheKey {
         let all: [&[u8]; 6] = [
@@ -76,12 +92,7 @@ impl Keys {
             bytes.extend_from_slice(&(part.len() as u32).to_be_bytes());
             bytes.extend_from_slice(part);
         }
-        let mut hash = [0; 16];
-        for (half, state) in [&self.low, &self.high].into_iter().enumerate() {
-            let mut hasher = state.build_hasher();
-            hasher.write(&bytes);
-            hash[half * 8..half * 8 + 8].copy_from_slice(&hasher.finish().to_be_bytes());
-        }
+        let hash = self.hash(&bytes);
         let mut key = CacheKey::new(bytes, "");
         key.set_primary_bin_override(hash);
         key

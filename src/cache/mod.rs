@@ -11,10 +11,12 @@
 pub mod aside;
 pub mod coded;
 pub mod families;
+pub mod fetch;
 pub mod fill;
 pub mod index;
 pub mod key;
 pub mod ledger;
+pub mod parts;
 pub mod policy;
 pub mod purge;
 pub mod rule;
@@ -109,6 +111,11 @@ pub struct Cache {
     searching: AtomicBool,
     /// All that was said, each once, for purges.
     forms: Mutex<Vec<Rules>>,
+    /// Whether there have been any parts.
+    parted: AtomicBool,
+    fetches: fetch::Fetches,
+    /// Targets whose origin did not send slices.
+    unsliced: Memory<HashBinary, ()>,
 }
 
 impl std::fmt::Debug for Cache {
@@ -136,6 +143,9 @@ impl Cache {
             searches: Memory::new(REMEMBERED),
             searching: AtomicBool::new(false),
             forms: Mutex::default(),
+            parted: AtomicBool::new(false),
+            fetches: fetch::Fetches::default(),
+            unsliced: Memory::new(REMEMBERED),
         }))
     }
 
@@ -333,6 +343,7 @@ impl Cache {
         self.invalidated.sweep(now);
         self.families.sweep(now);
         self.searches.sweep(now);
+        self.unsliced.sweep(now);
     }
 
     /// How much is stored.

@@ -4,6 +4,7 @@
 //! the log below is asked before anything takes its place.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use parking_lot::Mutex;
 
@@ -169,6 +170,23 @@ impl Cache {
                 let weight = super::stored::weight(&fill.head.response);
                 let expires = Some(now.after(super::LONGEST_FILL));
                 (Change::Put { value, weight, expires }, replaced.map(Stored::weight))
+            }
+            Some(Slot::Sheet(sheet)) if sheet.head.listing.number() == number => {
+                let weight = Some(sheet.weight());
+                match manner {
+                    Manner { dry_run: true, .. } => (Change::Keep, weight),
+                    Manner { soft: true, .. } => {
+                        let sheet = Arc::new(sheet.stale(now));
+                        let expires = Some(sheet.head.life.kept());
+                        (Change::Put { weight: sheet.weight(), value: Slot::Sheet(sheet), expires }, weight)
+                    }
+                    _ => (Change::Remove, weight),
+                }
+            }
+            // Whether it may be used, its sheet says.
+            Some(Slot::Slice(slice)) if slice.listing.number() == number => {
+                let kept = manner.dry_run || manner.soft;
+                (if kept { Change::Keep } else { Change::Remove }, Some(slice.weight()))
             }
             _ => (Change::Keep, None),
         })

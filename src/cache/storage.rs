@@ -21,9 +21,12 @@ use pingora::{Error, ErrorType, Result};
 use super::Cache;
 use super::coded::{self, Coded, Maker};
 use super::fill::{Fill, Reader, Terms, Written};
+use super::index::Listing;
+use super::parts::{Seed, Sheet, Slice};
 use super::policy::Life;
 use super::stored::{Content, Head, Stored, compact};
 use super::vary::Nominated;
+use crate::clock::Moment;
 use crate::filter::ContentFilter;
 use crate::memory::Change;
 
@@ -44,13 +47,18 @@ pub enum Slot {
     Whole(Stored),
     /// One that is arriving, and what it replaces.
     Filling(Arc<Fill>, Option<Stored>),
+    /// What is known of one of which parts are stored.
+    Sheet(Arc<Sheet>),
+    /// A slice of such a one.
+    Slice(Arc<Slice>),
 }
 
 impl Slot {
-    pub(super) fn head(&self) -> &Arc<Head> {
+    fn head(&self) -> Option<&Arc<Head>> {
         match self {
-            Slot::Whole(stored) => &stored.head,
-            Slot::Filling(fill, _) => &fill.head,
+            Slot::Whole(stored) => Some(&stored.head),
+            Slot::Filling(fill, _) => Some(&fill.head),
+            Slot::Sheet(_) | Slot::Slice(_) => None,
         }
     }
 }
@@ -64,6 +72,8 @@ pub struct Decision {
     pub terms: Terms,
     /// The stored head that a 304 has validated.
     pub validated: Option<Arc<Head>>,
+    /// What is stored already of the content that comes.
+    pub seed: Option<Seed>,
 }
 
 /// The engine's metadata for a stored head, as of now: the engine compares with its own clock, so
@@ -354,12 +364,24 @@ pub(super) struct Writer {
     fill: Arc<Fill>,
     tag: [u8; 8],
     finished: bool,
+    /// What stands behind all that comes.
+    after: Vec<Bytes>,
 }
 
 impl Writer {
     pub(super) fn new(cache: &'static Cache, primary: HashBinary, hash: HashBinary, fill: Arc<Fill>) -> Self {
         let tag = fill.id.to_be_bytes();
-        Writer { cache, primary, hash, fill, tag, finished: false }
+        Writer { cache, primary, hash, fill, tag, finished: false, after: Vec::new() }
+    }
+
+    /// Begins with what is stored already.
+    fn seeded(mut self, seed: Option<Seed>) -> Self {
+        let Seed { before, after } = seed.unwrap_or_default();
+        for piece in before {
+            self.write(piece);
+        }
+        self.after = after;
+        self
     }
 
     /// Takes the next piece.
@@ -374,6 +396,9 @@ impl Writer {
 
     /// That was all; how long it was, if it is stored.
     pub(super) fn finish(mut self) -> u64 {
+        for piece in std::mem::take(&mut self.after) {
+            self.write(piece);
+        }
         self.finished = true;
         match self.fill.complete() {
             Some(content) => {
@@ -436,12 +461,19 @@ impl Cache {
         });
         if spoilt {
             self.give_up(hash, fill);
+        } else {
+            self.parts_are_over(primary, fill.head.variance);
         }
     }
 
     /// Whether what it answers was invalidated or purged after it was asked for.
     pub(super) fn spoilt(&self, primary: HashBinary, head: &Head) -> bool {
-        self.changed_since(primary, head.life.asked) || self.purges.since(head.life.asked, &head.listing)
+        self.spoilt_since(primary, head.life.asked, &head.listing)
+    }
+
+    /// The same for something that was asked for then.
+    pub(super) fn spoilt_since(&self, primary: HashBinary, asked: Moment, listing: &Listing) -> bool {
+        self.changed_since(primary, asked) || self.purges.since(asked, listing)
     }
 
     /// What a response weighs; its copies go before it does.
@@ -485,14 +517,14 @@ impl Storage for Cache {
     async fn lookup(&'static self, key: &CacheKey, _: &SpanHandle) -> Result<Option<(CacheMeta, HitHandler)>> {
         let hash = key.combined_bin();
         let Some(slot) = self.map.get(&hash, self.clock().now()) else { return Ok(None) };
-        if *slot.head().key != *key.primary_key() {
+        if slot.head().is_none_or(|head| *head.key != *key.primary_key()) {
             return Ok(None);
         }
         let place = Place { cache: self, hash };
         let source = match slot {
             Slot::Whole(stored) => Source::Whole(Hit::new(stored), place),
             Slot::Filling(fill, _) if fill.joinable() => Source::Filling(Reader::joiner(fill), place),
-            Slot::Filling(..) => return Ok(None),
+            _ => return Ok(None),
         };
         let handler = Handler(source);
         let found = handler.head().map(|head| meta(self, head));
@@ -534,7 +566,7 @@ impl Storage for Cache {
             listing: self.list(key.primary_key(), meta.response_header(), key.combined_bin()),
         });
         let fill = Fill::new(self.next_fill(), head, decision.terms, Some(room));
-        Ok(Box::new(self.writer(key, fill)))
+        Ok(Box::new(self.writer(key, fill).seeded(decision.seed.clone())))
     }
 
     async fn purge(&'static self, target: PurgeTarget<'_>, _: PurgeType, _: &SpanHandle) -> Result<PurgeOutcome> {
@@ -549,7 +581,7 @@ impl Storage for Cache {
         let updated = self.map.update(key.combined_bin(), self.clock().now(), |there| {
             // The very response that was validated, not one that took its place meanwhile.
             let validated = |head: &Arc<Head>| decision.validated.as_ref().is_some_and(|this| Arc::ptr_eq(this, head));
-            let same = |slot: &&Slot| validated(slot.head());
+            let same = |slot: &&Slot| slot.head().is_some_and(validated);
             let Some(Slot::Whole(stored)) = there.filter(same) else {
                 return (Change::Keep, false);
             };

@@ -14,7 +14,10 @@ use crate::fields::connection::frames;
 use crate::fields::forwarded::is_about_the_client;
 use crate::fields::query::Rules;
 use crate::route::RouteCache;
-use crate::units::Span;
+use crate::units::{ByteSize, Span};
+
+/// Shorter ones would ask the origin too often.
+const SHORTEST_SLICE: ByteSize = ByteSize(64 << 10);
 
 impl Compiler<'_> {
     pub(super) fn cache(&mut self, path: &str, cache: &settings::RouteCache, to: &One) -> Option<RouteCache> {
@@ -124,8 +127,19 @@ impl Compiler<'_> {
             },
             status_header,
             strip_tags: cache.strip_tags,
+            slice: cache.slice.map(|slice| slice.0),
             chosen,
         })
+    }
+
+    pub(super) fn slice(&mut self, path: &str, slice: ByteSize, max_object: ByteSize) {
+        if slice < SHORTEST_SLICE {
+            self.complaints
+                .value(path, format!("{slice} is a request to the origin for very little; at least {SHORTEST_SLICE}"));
+        }
+        if slice > max_object {
+            self.complaints.value(path, format!("{slice} is more than `cache.max_object`, which is {max_object}"));
+        }
     }
 
     /// Names of fields, each once.

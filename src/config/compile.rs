@@ -178,6 +178,9 @@ impl<'a> Compiler<'a> {
             let conditions = self.conditions(&join(&path, "match"), &route.matches);
             let destination = self.destination(&join(&path, "to"), &route.to, &conditions, upstreams);
             let cache = route.cache.as_ref().and_then(|cache| self.cache(&join(&path, "cache"), cache, &route.to));
+            if let Some(slice) = route.cache.as_ref().and_then(|cache| cache.slice) {
+                self.slice(&join(&path, "cache.slice"), slice, settings.cache.max_object);
+            }
             let mut name = name(&conditions);
             if !names.insert(name.clone()) {
                 name = format!("{name} #{number}");

@@ -406,6 +406,10 @@ pub struct RouteCache {
     pub client_directives: ClientDirectives,
     /// Whether the fields that name tags for purging (`Cache-Tag`, `Surrogate-Key`, `Cache-Groups`) end here.
     pub strip_tags: bool,
+    /// Has requests for ranges answered from slices of this length, each fetched and stored by itself, so that seeking
+    /// in a video neither pulls nor stores the whole. The origin has to answer ranges, with a strong `ETag` or with
+    /// `Last-Modified`. At least 64KiB, at most `max_object`.
+    pub slice: Option<ByteSize>,
     /// A field for the one-word status that nginx users know.
     pub status_header: Option<String>,
     /// Where the origin says nothing: how long a stale response may be used while it is refreshed.

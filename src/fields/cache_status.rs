@@ -10,6 +10,8 @@ pub enum Forward {
     UriMiss,
     /// Something is stored, but not for these nominated fields.
     VaryMiss,
+    /// Part of it is stored, and the rest is not.
+    Partial,
     /// What is stored is stale.
     Stale,
     /// The route says not to look for such a request.
@@ -45,6 +47,7 @@ impl Forward {
         match self {
             Forward::UriMiss => "uri-miss",
             Forward::VaryMiss => "vary-miss",
+            Forward::Partial => "partial",
             Forward::Stale => "stale",
             Forward::Bypass => "bypass",
             Forward::Method => "method",
@@ -99,8 +102,8 @@ impl CacheStatus {
                 Some(ttl) if ttl < 0 => "UPDATING",
                 _ => "HIT",
             },
-            (false, Some(Forward::UriMiss | Forward::VaryMiss)) if self.collapsed => "HIT",
-            (false, Some(Forward::UriMiss | Forward::VaryMiss)) => "MISS",
+            (false, Some(Forward::UriMiss | Forward::VaryMiss | Forward::Partial)) if self.collapsed => "HIT",
+            (false, Some(Forward::UriMiss | Forward::VaryMiss | Forward::Partial)) => "MISS",
             (false, Some(Forward::Stale)) => match self.forward_status {
                 Some(304) => "REVALIDATED",
                 Some(_) => "STALE",

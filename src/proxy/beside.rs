@@ -65,7 +65,7 @@ fn begin(
     for name in policy::withheld(&response.headers, &settings.policy) {
         stored.remove_header(&name);
     }
-    cache.take_aside(&key, &stored, Decision { life, terms: terms.ok()?, validated: None })
+    cache.take_aside(&key, &stored, Decision { life, terms: terms.ok()?, validated: None, seed: None })
 }
 
 /// The 200 for a `HEAD` may show that the stored response for `GET` is another one (RFC 9111 §4.3.5).

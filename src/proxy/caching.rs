@@ -14,7 +14,8 @@ use pingora::proxy::Session;
 
 use super::context::Ctx;
 use super::keys::Names;
-use super::{beside, keys};
+use super::parts::Composed;
+use super::{beside, keys, parts};
 use crate::cache::fill::Terms;
 use crate::cache::policy::{self, Arrival, Life, Reuse, validates};
 use crate::cache::rule::Rule;
@@ -107,9 +108,11 @@ pub fn judge_found(session: &Session, found: &HitHandler, ctx: &mut Ctx, clock: 
 }
 
 /// Nothing usable is stored. Some requests go on as they are, without filling for others.
-pub fn miss(session: &mut Session, ctx: &Ctx) {
-    let request = session.req_header();
-    let as_it_is = ctx.cache.not_for_this || request.method == Method::HEAD || request.headers.contains_key(RANGE);
+pub fn miss(cache: &Cache, session: &mut Session, ctx: &mut Ctx, clock: &Clock) {
+    let as_it_is = parts::miss(cache, session, ctx, clock)
+        || ctx.cache.not_for_this
+        || session.req_header().method == Method::HEAD
+        || session.req_header().headers.contains_key(RANGE);
     if as_it_is && session.cache.enabled() {
         session.cache.disable(NoCacheReason::Deferred);
     } else {
@@ -137,11 +140,11 @@ pub fn origin_answered(
     session: &mut Session,
     response: &mut ResponseHeader,
     ctx: &mut Ctx,
-) {
+) -> Result<()> {
     let untouched = beside::untouched(cache, session.req_header(), ctx);
     keys::invalidate(cache, session.req_header(), response, ctx);
     if ctx.route_cache().is_none() {
-        return;
+        return Ok(());
     }
     ctx.cache.age_lines = response.headers.get_all(AGE).iter().cloned().collect();
     ctx.cache.said_age = policy::said_age(&response.headers);
@@ -154,8 +157,9 @@ pub fn origin_answered(
             beside::post(cache, request, response, ctx, arrival(clock, ctx));
         }
         beside::head(cache, request, response, ctx, arrival(clock, ctx));
-        return;
+        return parts::take(cache, request, response, ctx, arrival(clock, ctx));
     }
+    parts::completed(response, ctx)?;
     response.remove_header(&AGE);
     let freshens = response.status == 304 && session.cache.maybe_cache_meta().is_some();
     if freshens {
@@ -167,12 +171,16 @@ pub fn origin_answered(
         let key = session.cache.maybe_cache_key().ok_or(Rule::Status)?;
         Ok((life, cache.terms(key, length, &ctx.snapshot.plan.limits, ctx.patience())?))
     });
+    if matches!(verdict, Some(Err(Rule::TooLarge))) {
+        ctx.cache.taking = parts::take_whole(cache, session.req_header(), response, ctx, arrival(clock, ctx));
+    }
     // A known length is read at the origin's speed, whoever is slow; an unknown one at the leader's.
     let known = matches!(&verdict, Some(Ok((_, terms))) if terms.length.is_some());
     if ctx.connection.is_some() {
         session.set_proxy_tasks_enabled(known);
     }
     ctx.cache.verdict = verdict;
+    Ok(())
 }
 
 /// The announced length.
@@ -222,7 +230,8 @@ pub fn to_store(
             ctx.cache.withheld.extend(withhold(&mut response, ctx));
             let _ = FILLING.try_with(|filling| filling.set(true));
             let validated = ctx.cache.found.clone();
-            RespCacheable::Cacheable(cache.meta(response, Decision { life, terms, validated }))
+            let seed = ctx.cache.seed.take();
+            RespCacheable::Cacheable(cache.meta(response, Decision { life, terms, validated, seed }))
         }
         Err(rule) => {
             ctx.cache.refused = Some(rule);
@@ -231,7 +240,9 @@ pub fn to_store(
             if let (true, Some(key)) = (withdrawn, session.cache.maybe_cache_key()) {
                 cache.invalidate(key);
             }
-            RespCacheable::Uncacheable(refusal(rule))
+            // What is kept in slices is not to be passed by the next time.
+            let kept = ctx.cache.taking.is_some();
+            RespCacheable::Uncacheable(if kept { NoCacheReason::Deferred } else { refusal(rule) })
         }
     }
 }
@@ -328,14 +339,19 @@ pub fn range(session: &Session, response: &mut ResponseHeader, ctx: &Ctx) -> pin
         range::Answer::Whole => RangeType::None,
         range::Answer::Parts => pingora::proxy::range_header_filter(request, response, Some(200)),
         range::Answer::Unsatisfiable => {
-            let _ = response.set_status(416);
-            let _ = response.insert_header(CONTENT_RANGE, format!("bytes */{length}"));
-            let _ = response.insert_header(CONTENT_LENGTH, 0);
-            for name in [&CONTENT_TYPE, &ETAG] {
-                response.remove_header(name);
-            }
+            unsatisfiable(response, length);
             RangeType::Invalid
         }
+    }
+}
+
+/// Makes a 416 of a stored head (RFC 9110 §15.5.17).
+pub fn unsatisfiable(response: &mut ResponseHeader, length: u64) {
+    let _ = response.set_status(416);
+    let _ = response.insert_header(CONTENT_RANGE, format!("bytes */{length}"));
+    let _ = response.insert_header(CONTENT_LENGTH, 0);
+    for name in [&CONTENT_TYPE, &ETAG] {
+        response.remove_header(name);
     }
 }
 
@@ -363,12 +379,26 @@ pub fn variant(meta: &CacheMeta, request: &RequestHeader, ctx: &mut Ctx) -> Opti
 /// What the cache did, in the words of RFC 9211.
 pub fn status(session: &Session, ctx: &Ctx, clock: &Clock) -> CacheStatus {
     let notes = &ctx.cache;
-    let missed = if notes.varied { Forward::VaryMiss } else { Forward::UriMiss };
+    let missed = match notes.completed {
+        true => Forward::Partial,
+        false if notes.varied => Forward::VaryMiss,
+        false => Forward::UriMiss,
+    };
     let stale = if notes.asked { Forward::Request } else { Forward::Stale };
     let left = notes.life.map(|life| ttl(life.lifetime, life.age(clock.now())));
     let refused = notes.refused.map(Rule::token);
     if let Some(detail) = notes.declined {
         return CacheStatus { detail: Some(detail), ..CacheStatus::default() };
+    }
+    if let Some(composed) = notes.composed {
+        let Composed { fetched, stored, collapsed } = composed;
+        return match fetched {
+            true => {
+                let forward = if stored { Forward::Partial } else { missed };
+                CacheStatus { stored: true, collapsed, ..CacheStatus::forwarded(forward) }
+            }
+            false => CacheStatus { hit: true, ttl: left, ..CacheStatus::default() },
+        };
     }
     match session.cache.phase() {
         CachePhase::Hit if notes.accepted => {
@@ -408,7 +438,7 @@ pub fn status(session: &Session, ctx: &Ctx, clock: &Clock) -> CacheStatus {
             Some((forward, rule)) => CacheStatus { detail: Some(rule.token()), ..CacheStatus::forwarded(forward) },
             None => {
                 let forward = if notes.stale || notes.asked { stale } else { missed };
-                CacheStatus { detail: refused, ..CacheStatus::forwarded(forward) }
+                CacheStatus { stored: notes.taking.is_some(), detail: refused, ..CacheStatus::forwarded(forward) }
             }
         },
     }

@@ -6,8 +6,11 @@ use std::time::Duration;
 use http::{HeaderMap, HeaderName, HeaderValue};
 
 use super::Snapshot;
+use super::parts::{Completing, Composed};
 use crate::cache::aside::Aside;
+use crate::cache::fetch::{Lead, Taking};
 use crate::cache::fill::{Fill, Terms};
+use crate::cache::parts::Seed;
 use crate::cache::policy::Life;
 use crate::cache::rule::Rule;
 use crate::cache::stored::Head;
@@ -62,6 +65,20 @@ pub struct CacheNotes {
     pub search: Option<Arc<Rules>>,
     /// The response is being stored beside the engine.
     pub aside: Option<Aside>,
+    /// This exchange is there to fetch a slice.
+    pub lead: Option<Lead>,
+    /// It may be answered from parts, and its response taken in as one.
+    pub in_parts: bool,
+    /// What is stored of the whole that it asks for.
+    pub completing: Option<Completing>,
+    /// The response is a whole that was completed so.
+    pub completed: bool,
+    /// What is stored of the content of the response, until the engine asks for it.
+    pub seed: Option<Seed>,
+    /// Where the parts of the answer come from, if it was put together here.
+    pub composed: Option<Composed>,
+    /// The part that is being taken in.
+    pub taking: Option<Taking>,
     /// What was found is fresh, but the request asked for validation.
     pub asked: bool,
     /// Why the request was neither answered from the store nor sent on.

@@ -12,6 +12,7 @@ mod forward;
 mod guard;
 mod intake;
 mod keys;
+mod parts;
 mod reply;
 mod seal;
 
@@ -24,7 +25,7 @@ use arc_swap::ArcSwap;
 use async_trait::async_trait;
 use bytes::Bytes;
 use http::Method;
-use http::header::DATE;
+use http::header::{DATE, RANGE};
 use pingora::cache::key::HashBinary;
 use pingora::cache::{CacheKey, CacheMeta, ForcedFreshness, HitHandler, RespCacheable};
 use pingora::http::{RequestHeader, ResponseHeader};
@@ -154,6 +155,7 @@ impl ProxyHttp for Proxy {
 
     async fn early_request_filter(&self, session: &mut Session, ctx: &mut Ctx) -> Result<()> {
         ctx.exchange.background = session.subrequest_ctx.is_some();
+        ctx.cache.lead = parts::lead(session);
         ctx.connection = watched(session).map(|watched| watched.connection().clone());
         if let Some(connection) = &ctx.connection {
             connection.head_here();
@@ -176,6 +178,11 @@ impl ProxyHttp for Proxy {
         Ok(())
     }
 
+    fn allow_spawning_subrequest(&self, session: &Session, ctx: &Ctx) -> bool {
+        // For slices.
+        session.req_header().headers.contains_key(RANGE) && !ctx.exchange.background
+    }
+
     async fn request_filter(&self, session: &mut Session, ctx: &mut Ctx) -> Result<bool> {
         let reply = match intake::take_in(self, session, ctx).await {
             Next::Upstream => return Ok(false),
@@ -190,7 +197,10 @@ impl ProxyHttp for Proxy {
     }
 
     fn request_cache_filter(&self, session: &mut Session, ctx: &mut Ctx) -> Result<()> {
-        caching::admit(self.cache, session, ctx);
+        // A slice is none of the engine's business.
+        if ctx.cache.lead.is_none() {
+            caching::admit(self.cache, session, ctx);
+        }
         Ok(())
     }
 
@@ -214,7 +224,7 @@ impl ProxyHttp for Proxy {
     }
 
     fn cache_miss(&self, session: &mut Session, ctx: &mut Ctx) {
-        caching::miss(session, ctx);
+        caching::miss(self.cache, session, ctx, &self.clock);
     }
 
     fn cache_not_modified_filter(&self, session: &Session, found: &ResponseHeader, _: &mut Ctx) -> Result<bool> {
@@ -226,6 +236,9 @@ impl ProxyHttp for Proxy {
     }
 
     async fn proxy_upstream_filter(&self, session: &mut Session, ctx: &mut Ctx) -> Result<bool> {
+        if parts::answer(self, session, ctx).await? {
+            return Ok(false);
+        }
         let declined = match () {
             () if caching::only_if_cached(session, ctx) => "only-if-cached",
             () if caching::waited_in_vain(session) => "collapsed-timeout",
@@ -268,7 +281,8 @@ impl ProxyHttp for Proxy {
         request: &mut RequestHeader,
         ctx: &mut Ctx,
     ) -> Result<()> {
-        ctx.exchange.shared = session.cache.enabled() || session.cache.bypassing();
+        ctx.exchange.shared =
+            session.cache.enabled() || session.cache.bypassing() || ctx.cache.in_parts || ctx.cache.lead.is_some();
         forward::tell(request, &ctx.exchange);
         if let Some(cache) = ctx.route_cache() {
             if ctx.cache.passed_by.is_none() && cache.policy.force && cache.policy.ignore_cookies {
@@ -276,6 +290,12 @@ impl ProxyHttp for Proxy {
             }
             // Also what goes up as it is: its answer may be compared with what is stored.
             forward::fold(request);
+        }
+        if let Some(lead) = &ctx.cache.lead {
+            parts::ask_for_slice(request, lead);
+        }
+        if let Some(completing) = &ctx.cache.completing {
+            completing.ask(request);
         }
         // A request that is sent again sends its content again.
         ctx.exchange.taken = 0;
@@ -355,8 +375,7 @@ impl ProxyHttp for Proxy {
             return Self::error(500, "a plugin panicked");
         }
         // After the plugins: what they say of a response counts like what the origin says.
-        caching::origin_answered(self.cache, &self.clock, session, response, ctx);
-        Ok(())
+        caching::origin_answered(self.cache, &self.clock, session, response, ctx)
     }
 
     fn response_cache_filter(
@@ -433,11 +452,17 @@ impl ProxyHttp for Proxy {
         end: bool,
         ctx: &mut Ctx,
     ) -> Result<Option<Duration>> {
-        if let (Some(aside), Some(piece)) = (&mut ctx.cache.aside, piece) {
+        if let (Some(aside), Some(piece)) = (&mut ctx.cache.aside, &*piece) {
             aside.write(piece.clone());
         }
         if end && let Some(aside) = ctx.cache.aside.take() {
             aside.finish();
+        }
+        if let (Some(taking), Some(piece)) = (&mut ctx.cache.taking, &*piece) {
+            taking.write(piece.clone());
+        }
+        if end {
+            ctx.cache.taking = None;
         }
         if let Some(connection) = &ctx.connection {
             connection.touch();

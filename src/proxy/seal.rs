@@ -92,7 +92,7 @@ pub fn instead(ctx: &mut Ctx) -> ResponseHeader {
 /// The current age of what comes from the store; what passed through keeps the one it came with.
 fn age(session: &Session, head: &mut ResponseHeader, ctx: &Ctx, clock: &Clock) {
     match ctx.cache.life {
-        Some(life) if caching::from_store(session) => {
+        Some(life) if caching::from_store(session) || ctx.cache.composed.is_some() => {
             let _ = head.insert_header(AGE, HeaderValue::from(life.age(clock.now()).as_secs()));
         }
         _ => {

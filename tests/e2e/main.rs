@@ -15,6 +15,7 @@ mod cookbook;
 mod documents;
 mod mistakes;
 mod pages;
+mod parts;
 mod plugins;
 mod purge;
 mod sealed;

@@ -99,6 +99,48 @@ const kinds = {
     if (ask('sized')) response.setHeader('Content-Length', total);
     write(request, response, total);
   },
+  // A file of lines of ten bytes that say its version and their own number; answers single ranges.
+  file(request, response, ask) {
+    const total = Number(ask('size'));
+    const now = ask('fixed') ? 1 : version;
+    const tag = ask('weak') ? `W/"f${now}"` : `"f${now}"`;
+    if (!ask('untagged')) response.setHeader('ETag', tag);
+    if (ask('modified')) response.setHeader('Last-Modified', ask('modified'));
+    response.setHeader('Accept-Ranges', 'bytes');
+    const condition = request.headers['if-range'];
+    const range = /^bytes=(\d*)-(\d*)$/.exec(request.headers.range ?? '');
+    let [first, last] = [0, total - 1];
+    if (range && !(range[2] && Number(range[1]) > Number(range[2])) && !ask('unranged') && (!condition || condition === tag || condition === ask('modified'))) {
+      if (range[1]) [first, last] = [Number(range[1]), range[2] ? Math.min(Number(range[2]), last) : last];
+      else first = Math.max(0, total - Number(range[2]));
+      if (first >= total) {
+        response.writeHead(416, { 'Content-Range': `bytes */${total}` });
+        return response.end();
+      }
+      response.statusCode = 206;
+      response.setHeader('Content-Range', `bytes ${first}-${last}/${total}`);
+    }
+    response.setHeader('Content-Length', last - first + 1);
+    if (request.method === 'HEAD') return response.end();
+    sent[request.url] ??= 0;
+    let at = first;
+    const stop = ask('cut') ? first + Number(ask('cut')) : Infinity;
+    const more = () => {
+      while (at <= last) {
+        if (at >= stop) return ask('hang') ? undefined : setTimeout(() => request.socket.destroy(), 50);
+        const lines = [];
+        const end = Math.min(last, stop - 1, at + 65535);
+        for (let line = Math.floor(at / 10); line * 10 <= end; line += 1) lines.push(`${now}${String(line).padStart(8, '0')}\n`);
+        const from = at % 10;
+        const piece = lines.join('').slice(from, from + end - at + 1);
+        at += piece.length;
+        sent[request.url] += piece.length;
+        if (!response.write(piece)) return response.once('drain', more);
+      }
+      response.end();
+    };
+    more();
+  },
   // Events, until the client leaves; each says when it was sent.
   events(request, response, ask) {
     response.writeHead(200, { 'Content-Type': 'text/event-stream', 'Cache-Control': ask('cc', 'no-cache') });
