@@ -63,7 +63,8 @@ impl Lead {
     /// First and last byte to ask for; the last one may lie behind the end.
     pub fn range(&self) -> (u64, u64) {
         let (_, index, slice) = self.name;
-        (index * slice, index * slice + slice - 1)
+        let first = index * slice;
+        (first, first.saturating_add(slice - 1))
     }
 
     /// How long slices are.

@@ -191,8 +191,8 @@ pub fn part(response: &ResponseHeader) -> Option<Part> {
     let fields = &response.headers;
     let said = fields.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.trim().parse::<u64>().ok());
     if response.status == StatusCode::OK {
-        let length = said.filter(|length| *length > 0)?;
-        return Some(Part { first: 0, last: length - 1, length });
+        let length = said?;
+        return Part::of(0, length.checked_sub(1)?, length);
     }
     let mut lines = fields.get_all(CONTENT_RANGE).iter();
     let part = Part::read(lines.next()?.as_bytes()).filter(|_| lines.next().is_none())?;

@@ -117,6 +117,9 @@ pub fn excessive(value: &[u8]) -> bool {
     ranges.len() > MOST_RANGES || !ranges.windows(2).all(apart)
 }
 
+/// Sums of places in content shorter than this stay numbers.
+const LONGEST: u64 = 1 << 60;
+
 /// What `Content-Range` says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Part {
@@ -129,13 +132,18 @@ pub struct Part {
 }
 
 impl Part {
-    /// Reads `bytes 0-9/100`; `None` for one that is invalid (§14.4), or does not say how long the whole is.
+    /// Reads `bytes 0-9/100`; `None` for one that is invalid (§14.4), does not say how long the whole is, or says
+    /// something out of this world.
     pub fn read(value: &[u8]) -> Option<Part> {
         let (unit, rest) = std::str::from_utf8(value).ok()?.trim().split_once(' ')?;
         let (range, length) = rest.trim().split_once('/')?;
         let (first, last) = range.split_once('-')?;
-        let part = Part { first: number(first)?, last: number(last)?, length: number(length)? };
-        (unit.eq_ignore_ascii_case("bytes") && part.first <= part.last && part.last < part.length).then_some(part)
+        Part::of(number(first)?, number(last)?, number(length)?).filter(|_| unit.eq_ignore_ascii_case("bytes"))
+    }
+
+    /// The part between these bytes, which lie within.
+    pub fn of(first: u64, last: u64, length: u64) -> Option<Part> {
+        (first <= last && last < length && length <= LONGEST).then_some(Part { first, last, length })
     }
 
     /// Its length.
@@ -198,9 +206,16 @@ mod tests {
     fn a_part_is_one_of_a_whole() {
         assert_eq!(Part::read(b"bytes 4-9/10"), Some(Part { first: 4, last: 9, length: 10 }));
         assert_eq!(Part::read(b"BYTES 0-0/1").map(|part| part.to_string()).as_deref(), Some("bytes 0-0/1"));
-        for invalid in
-            ["bytes 4-9/9", "bytes 9-4/10", "bytes */10", "bytes 0-4/*", "items 0-1/2", "bytes 0-4", "0-4/10"]
-        {
+        for invalid in [
+            "bytes 4-9/9",
+            "bytes 9-4/10",
+            "bytes */10",
+            "bytes 0-4/*",
+            "items 0-1/2",
+            "bytes 0-4",
+            "0-4/10",
+            "bytes 0-4/18446744073709551615",
+        ] {
             assert_eq!(Part::read(invalid.as_bytes()), None, "{invalid}");
         }
     }

@@ -207,7 +207,8 @@ fn taking(
         Some((part, life))
     };
     let Some((part, life)) = kept() else {
-        if lead.is_some() && !response.status.is_server_error() {
+        // A failure, or a range behind the end, says nothing about the next one.
+        if lead.is_some() && matches!(response.status, StatusCode::OK | StatusCode::PARTIAL_CONTENT) {
             cache.not_sliced(key.primary_bin());
         }
         return None;

@@ -331,6 +331,12 @@ fn an_origin_that_sends_no_slices_is_asked_as_usual() {
         assert_eq!(origin.count(&target), before + 1, "it is remembered: {more}");
     }
     assert_eq!(range(&proxy, "/failing?times=100", "0-9").status, 502);
+    let target = file(3 * SLICE, "&d=1");
+    for far in ["999999-", "18446744073709551615-", "18446744073709551614-18446744073709551615"] {
+        assert_eq!(range(&proxy, &target, far).status, 416, "{far}");
+    }
+    assert_eq!(range(&proxy, &target, "5-9").whole(206).cache(), "headwall; fwd=uri-miss; stored");
+    assert_eq!(asked(&origin).pop().unwrap(), "bytes=0-65535", "what lies behind the end is no reason to give up");
     let credentials = file(3 * SLICE, "&c=1");
     let fields = "Range: bytes=5-9\r\nAuthorization: Basic eA==\r\n";
     assert_eq!(proxy.ask("GET", &credentials, fields).whole(206).text(), bytes(1, 5, 10));
