@@ -21,6 +21,9 @@ use crate::fields::range::Part;
 /// Where the sheet stands, which slice it is, and how long slices are.
 type Name = (HashBinary, u64, u64);
 
+/// How long an origin that failed is not asked for slices of a target again.
+const FAILED_FOR: Duration = Duration::from_secs(5);
+
 /// Fetches under way; each goes with the last who knows it.
 #[derive(Default)]
 pub(super) struct Fetches(Mutex<HashMap<Name, Arc<Fetch>>>);
@@ -112,10 +115,15 @@ impl Taking {
         while !piece.is_empty() && self.at < self.end {
             let end = ((self.at / self.sheet.slice + 1) * self.sheet.slice).min(self.end);
             let first = self.at;
-            let (_, fill) = self.fill.get_or_insert_with(|| (first, self.cache.slice_fill(&self.sheet, self.patience)));
+            if self.fill.is_none() {
+                self.fill = self.cache.slice_fill(&self.sheet, self.patience).map(|fill| (first, fill));
+            }
             let taken = piece.split_to(piece.len().min((end - first) as usize));
             self.at += taken.len() as u64;
-            fill.write(taken);
+            // What there is no room for just now is not kept; what comes behind it may be.
+            if let Some((_, fill)) = &self.fill {
+                fill.write(taken);
+            }
             if self.at == end {
                 self.keep();
             }
@@ -179,15 +187,17 @@ impl Cache {
         Taking { cache: self, sheet, asked, patience, at: part.first, end: part.last + 1, fill, lead }
     }
 
-    fn slice_fill(&self, sheet: &Sheet, patience: Duration) -> Arc<Fill> {
+    fn slice_fill(&self, sheet: &Sheet, patience: Duration) -> Option<Arc<Fill>> {
         let terms = Terms { length: None, limit: sheet.slice, patience };
-        Fill::new(self.next_fill(), sheet.head.clone(), terms, self.ledger.reserve(0))
+        let room = self.ledger.reserve(0)?;
+        Some(Fill::new(self.next_fill(), sheet.head.clone(), terms, Some(room)))
     }
 
-    /// Remembers for a while that the origin does not send slices of this target.
-    pub fn not_sliced(&self, primary: HashBinary) {
+    /// Remembers for a while that the origin does not send slices of this target; for a short one, if it failed.
+    pub fn not_sliced(&self, primary: HashBinary, failed: bool) {
         let now = self.clock.now();
-        self.unsliced.put(primary, (), 0, Some(now.after(UNCACHEABLE_FOR)), now);
+        let span = if failed { FAILED_FOR } else { UNCACHEABLE_FOR };
+        self.unsliced.put(primary, (), 0, Some(now.after(span)), now);
     }
 
     /// Whether it may be asked for slices.

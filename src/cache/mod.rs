@@ -20,6 +20,7 @@ pub mod parts;
 pub mod policy;
 pub mod purge;
 pub mod rule;
+pub mod slice;
 pub mod storage;
 pub mod stored;
 pub mod vary;
@@ -284,6 +285,7 @@ impl Cache {
         for variant in self.families.take(hash, now).iter() {
             self.forget(*variant);
         }
+        self.forget_parts(hash);
         self.forget(hash)
     }
 

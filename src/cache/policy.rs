@@ -183,6 +183,13 @@ pub struct Arrival {
     pub age: Duration,
 }
 
+impl Arrival {
+    /// When the origin was asked.
+    pub fn asked(&self) -> Moment {
+        self.now.before(self.delay)
+    }
+}
+
 /// The `Age` of a response: the first member counts, and one that is no number does not (RFC 9111 §5.1).
 pub fn said_age(fields: &HeaderMap) -> Duration {
     let first = fields.get(AGE).and_then(|line| line.as_bytes().split(|byte| *byte == b',').next());
@@ -277,7 +284,7 @@ fn forced(status: u16, policy: &Policy, validator: bool, at: Arrival) -> Result<
     let lifetime = policy.ttl.of(status).ok_or(Rule::Status)?;
     Ok(Life {
         born: at.now,
-        asked: at.now.before(at.delay),
+        asked: at.asked(),
         received: at.now,
         lifetime,
         stale_while_revalidate: policy.stale_while_revalidate,
@@ -332,7 +339,7 @@ fn respected(
     };
     let life = Life {
         born: at.now.before(initial_age(&response.headers, at)),
-        asked: at.now.before(at.delay),
+        asked: at.asked(),
         received: at.now,
         lifetime,
         stale_while_revalidate: window(cc.stale_while_revalidate, policy.stale_while_revalidate),

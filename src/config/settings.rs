@@ -407,8 +407,9 @@ pub struct RouteCache {
     /// Whether the fields that name tags for purging (`Cache-Tag`, `Surrogate-Key`, `Cache-Groups`) end here.
     pub strip_tags: bool,
     /// Has requests for ranges answered from slices of this length, each fetched and stored by itself, so that seeking
-    /// in a video neither pulls nor stores the whole. The origin has to answer ranges, with a strong `ETag` or with
-    /// `Last-Modified`. At least 64KiB, at most `max_object`.
+    /// in a video neither pulls nor stores the whole. The origin has to answer ranges, with a strong `ETag` or with a
+    /// `Last-Modified` that is at least a minute old; other ranges go to it as they come. At least 64KiB, at most
+    /// `cache.max_object`.
     pub slice: Option<ByteSize>,
     /// A field for the one-word status that nginx users know.
     pub status_header: Option<String>,

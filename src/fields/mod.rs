@@ -18,6 +18,7 @@ pub mod query;
 pub mod range;
 pub mod reference;
 pub mod tags;
+pub mod validators;
 pub mod vary;
 
 use http::HeaderMap;

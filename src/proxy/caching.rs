@@ -15,7 +15,7 @@ use pingora::proxy::Session;
 use super::context::Ctx;
 use super::keys::Names;
 use super::parts::Composed;
-use super::{beside, keys, parts};
+use super::{beside, keys, taking};
 use crate::cache::fill::Terms;
 use crate::cache::policy::{self, Arrival, Life, Reuse, validates};
 use crate::cache::rule::Rule;
@@ -30,6 +30,7 @@ use crate::fields::{conditional, query, range};
 /// Turns the cache on for this request, if it has any business with it.
 pub fn admit(cache: &'static Cache, session: &mut Session, ctx: &mut Ctx) {
     let Some(route_cache) = ctx.route_cache() else { return };
+    taking::ignore_excess(session.req_header_mut());
     let has_content = !session.as_downstream_mut().is_body_empty();
     match policy::admit(session.req_header(), has_content, &route_cache.policy) {
         Ok(()) => {
@@ -109,7 +110,7 @@ pub fn judge_found(session: &Session, found: &HitHandler, ctx: &mut Ctx, clock: 
 
 /// Nothing usable is stored. Some requests go on as they are, without filling for others.
 pub fn miss(cache: &Cache, session: &mut Session, ctx: &mut Ctx, clock: &Clock) {
-    let as_it_is = parts::miss(cache, session, ctx, clock)
+    let as_it_is = taking::miss(cache, session, ctx, clock)
         || ctx.cache.not_for_this
         || session.req_header().method == Method::HEAD
         || session.req_header().headers.contains_key(RANGE);
@@ -157,9 +158,9 @@ pub fn origin_answered(
             beside::post(cache, request, response, ctx, arrival(clock, ctx));
         }
         beside::head(cache, request, response, ctx, arrival(clock, ctx));
-        return parts::take(cache, request, response, ctx, arrival(clock, ctx));
+        return taking::take(cache, request, response, ctx, arrival(clock, ctx));
     }
-    parts::completed(response, ctx)?;
+    completed(cache, clock, session, response, ctx)?;
     response.remove_header(&AGE);
     let freshens = response.status == 304 && session.cache.maybe_cache_meta().is_some();
     if freshens {
@@ -172,7 +173,7 @@ pub fn origin_answered(
         Ok((life, cache.terms(key, length, &ctx.snapshot.plan.limits, ctx.patience())?))
     });
     if matches!(verdict, Some(Err(Rule::TooLarge))) {
-        ctx.cache.taking = parts::take_whole(cache, session.req_header(), response, ctx, arrival(clock, ctx));
+        ctx.cache.taking = taking::take_whole(cache, session, response, ctx, arrival(clock, ctx));
     }
     // A known length is read at the origin's speed, whoever is slow; an unknown one at the leader's.
     let known = matches!(&verdict, Some(Ok((_, terms))) if terms.length.is_some());
@@ -180,6 +181,35 @@ pub fn origin_answered(
         session.set_proxy_tasks_enabled(known);
     }
     ctx.cache.verdict = verdict;
+    Ok(())
+}
+
+/// Makes a whole of the response to a request that went out to complete one. When it does not complete it, or the
+/// whole would not be stored, the origin is asked again, for everything: only a fill begins with what is stored.
+fn completed(
+    cache: &Cache,
+    clock: &Clock,
+    session: &Session,
+    response: &mut ResponseHeader,
+    ctx: &mut Ctx,
+) -> Result<()> {
+    let Some(completing) = ctx.cache.completing.take() else { return Ok(()) };
+    if !matches!(response.status.as_u16(), 206 | 416) {
+        return Ok(());
+    }
+    let stored = |whole: &ResponseHeader| {
+        let at = arrival(clock, ctx);
+        let room = || {
+            cache
+                .terms(session.cache.maybe_cache_key()?, length(&whole.headers), &ctx.snapshot.plan.limits, at.delay)
+                .ok()
+        };
+        judge(cache, session, whole, ctx, at).is_ok() && room().is_some()
+    };
+    let Some(whole) = completing.completes(response, clock.wall()).filter(stored) else { return taking::again(ctx) };
+    *response = whole;
+    ctx.cache.seed = Some(completing.seed());
+    (ctx.cache.completed, ctx.cache.partly) = (true, true);
     Ok(())
 }
 
@@ -379,7 +409,7 @@ pub fn variant(meta: &CacheMeta, request: &RequestHeader, ctx: &mut Ctx) -> Opti
 /// What the cache did, in the words of RFC 9211.
 pub fn status(session: &Session, ctx: &Ctx, clock: &Clock) -> CacheStatus {
     let notes = &ctx.cache;
-    let missed = match notes.completed {
+    let missed = match notes.partly {
         true => Forward::Partial,
         false if notes.varied => Forward::VaryMiss,
         false => Forward::UriMiss,
@@ -391,12 +421,9 @@ pub fn status(session: &Session, ctx: &Ctx, clock: &Clock) -> CacheStatus {
         return CacheStatus { detail: Some(detail), ..CacheStatus::default() };
     }
     if let Some(composed) = notes.composed {
-        let Composed { fetched, stored, collapsed } = composed;
+        let Composed { fetched, collapsed } = composed;
         return match fetched {
-            true => {
-                let forward = if stored { Forward::Partial } else { missed };
-                CacheStatus { stored: true, collapsed, ..CacheStatus::forwarded(forward) }
-            }
+            true => CacheStatus { stored: !collapsed, collapsed, ..CacheStatus::forwarded(missed) },
             false => CacheStatus { hit: true, ttl: left, ..CacheStatus::default() },
         };
     }
@@ -467,7 +494,8 @@ pub fn is_shared(session: &mut Session) -> bool {
 pub fn unconditional(session: &mut Session, ctx: &Ctx) -> Option<ResponseHeader> {
     let filled = ctx.cache.fill.as_ref().map(|fill| &fill.head);
     let stored = reader(session).and_then(|handler| handler.head());
-    stored.or(filled).map(|head| head.response.clone())
+    let composed = ctx.cache.composed.and(ctx.cache.found.as_ref());
+    stored.or(filled).or(composed).map(|head| head.response.clone())
 }
 
 /// Sends nothing of what is stored.

@@ -4,9 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::{HeaderMap, HeaderName, HeaderValue};
+use pingora::cache::CacheKey;
 
 use super::Snapshot;
-use super::parts::{Completing, Composed};
+use super::parts::Composed;
+use super::taking::Completing;
 use crate::cache::aside::Aside;
 use crate::cache::fetch::{Lead, Taking};
 use crate::cache::fill::{Fill, Terms};
@@ -67,11 +69,13 @@ pub struct CacheNotes {
     pub aside: Option<Aside>,
     /// This exchange is there to fetch a slice.
     pub lead: Option<Lead>,
-    /// It may be answered from parts, and its response taken in as one.
-    pub in_parts: bool,
+    /// The key under which it may be answered from parts, and its response taken in as one.
+    pub in_parts: Option<CacheKey>,
+    /// Part of what it asks for is stored.
+    pub partly: bool,
     /// What is stored of the whole that it asks for.
     pub completing: Option<Completing>,
-    /// The response is a whole that was completed so.
+    /// The head of the response says that it is a whole that was completed so; the content has to be, too.
     pub completed: bool,
     /// What is stored of the content of the response, until the engine asks for it.
     pub seed: Option<Seed>,

@@ -15,6 +15,7 @@ mod keys;
 mod parts;
 mod reply;
 mod seal;
+mod taking;
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -155,7 +156,7 @@ impl ProxyHttp for Proxy {
 
     async fn early_request_filter(&self, session: &mut Session, ctx: &mut Ctx) -> Result<()> {
         ctx.exchange.background = session.subrequest_ctx.is_some();
-        ctx.cache.lead = parts::lead(session);
+        parts::errand(session, ctx);
         ctx.connection = watched(session).map(|watched| watched.connection().clone());
         if let Some(connection) = &ctx.connection {
             connection.head_here();
@@ -281,8 +282,10 @@ impl ProxyHttp for Proxy {
         request: &mut RequestHeader,
         ctx: &mut Ctx,
     ) -> Result<()> {
-        ctx.exchange.shared =
-            session.cache.enabled() || session.cache.bypassing() || ctx.cache.in_parts || ctx.cache.lead.is_some();
+        ctx.exchange.shared = session.cache.enabled()
+            || session.cache.bypassing()
+            || ctx.cache.in_parts.is_some()
+            || ctx.cache.lead.is_some();
         forward::tell(request, &ctx.exchange);
         if let Some(cache) = ctx.route_cache() {
             if ctx.cache.passed_by.is_none() && cache.policy.force && cache.policy.ignore_cookies {
@@ -292,10 +295,10 @@ impl ProxyHttp for Proxy {
             forward::fold(request);
         }
         if let Some(lead) = &ctx.cache.lead {
-            parts::ask_for_slice(request, lead);
+            taking::ask_for_slice(request, lead);
         }
         if let Some(completing) = &ctx.cache.completing {
-            completing.ask(request);
+            completing.ask(request, self.clock.wall());
         }
         // A request that is sent again sends its content again.
         ctx.exchange.taken = 0;
@@ -417,6 +420,10 @@ impl ProxyHttp for Proxy {
         {
             ctx.cache.fill = reader.fill().cloned();
         }
+        if std::mem::take(&mut ctx.cache.completed) && ctx.cache.fill.is_none() {
+            // Only a fill begins with what is stored; without one, the rest would look like the whole.
+            return taking::again(ctx);
+        }
         if let (Some(fill), Some(connection)) = (&ctx.cache.fill, &ctx.connection) {
             // Who reads a fill waits for its next piece there, not at the client's connection.
             connection.enter(Phase::Quiet, Duration::ZERO);
@@ -517,6 +524,7 @@ impl ProxyHttp for Proxy {
         let status = reply::status_of(error, ctx);
         let (upstream, request) = (ctx.exchange.upstream.clone(), ctx.exchange.id());
         match status {
+            Some(_) if *error.etype() == taking::NO_SLICE => tracing::debug!(request, %error, "not a slice"),
             Some(_) => {
                 tracing::warn!(status, request, upstream = upstream.as_deref(), begun, %error, "the exchange failed")
             }

@@ -22,6 +22,10 @@ const server = http.createServer((request, response) => {
   for (const [name, value] of url.searchParams) {
     if (name.startsWith('h.')) response.setHeader(name.slice(2), value.split('|'));
   }
+  const again = log.filter((entry) => entry.url === request.url).length > 1;
+  for (const [name, value] of url.searchParams) {
+    if (name.startsWith('later.') && again) response.setHeader(name.slice(6), value);
+  }
   open.add(request.url);
   response.on('close', () => open.delete(request.url));
   const go = () => (kinds[kind] ?? kinds.page)(request, response, ask);

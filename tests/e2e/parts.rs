@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::support::{Client, Headwall, Origin, Response, together, wait_until};
+use crate::support::{Client, Headwall, Origin, Process, Response, TempFile, free_port, metric, together, wait_until};
 
 const ROUTE: &str = "routes: [{ to: { proxy: app }, cache: {} }]";
 const SLICED: &str = "routes: [{ to: { proxy: app }, cache: { slice: 64KiB } }]";
@@ -35,8 +35,8 @@ fn parts_are_stored_answered_from_put_together_and_completed() {
     let target = file(1000, "");
     for (asked, status, first, end) in [
         ("0-99", "fwd=uri-miss; stored", 0, 100),
-        ("100-199", "fwd=uri-miss; stored", 100, 200),
-        ("-100", "fwd=uri-miss; stored", 900, 1000),
+        ("100-199", "fwd=partial; stored", 100, 200),
+        ("-100", "fwd=partial; stored", 900, 1000),
     ] {
         let part = range(&proxy, &target, asked).whole(206);
         assert_eq!((part.text(), part.cache()), (bytes(1, first, end), &*format!("headwall; {status}")), "{asked}");
@@ -89,13 +89,13 @@ fn only_what_has_one_strong_validator_is_put_together() {
     let origin = Origin::start();
     let proxy = Headwall::before(&origin, ROUTE);
     let old = "&modified=Mon,%2030%20Nov%202020%2000:00:00%20GMT";
-    for (more, together, ranges) in [
-        ("", true, 3),
-        ("&weak=1&n=1", false, 4),
-        ("&untagged=1", false, 4),
+    for (more, together) in [
+        ("", true),
+        ("&weak=1&n=1", false),
+        ("&untagged=1", false),
         // The date names the bytes: it is old enough.
-        (&*format!("&untagged=1{old}"), true, 3),
-        (&*format!("&weak=1{old}"), true, 3),
+        (&*format!("&untagged=1{old}"), true),
+        (&*format!("&weak=1{old}"), true),
     ] {
         let target = file(1000, more);
         let count = || origin.count(&target);
@@ -113,7 +113,6 @@ fn only_what_has_one_strong_validator_is_put_together() {
         assert_eq!(whole.text(), bytes(1, 0, 1000), "{more}");
         // Without a validator, what comes is of no use, and all of it is asked for.
         assert_eq!(count() - before, if together { 1 } else { 2 }, "{more}");
-        assert!(count() >= ranges, "{more}");
     }
 }
 
@@ -305,7 +304,7 @@ fn a_file_that_changes_between_two_slices_is_cut_and_never_mixed() {
     let origin = Origin::start();
     let proxy = Headwall::before(&origin, "routes: [{ to: { proxy: app }, cache: { slice: 1MiB } }]");
     // Longer than all that may be on its way between the two.
-    let size = 64 << 20;
+    let size = 32 << 20;
     let target = file(size, "");
     let mut client = proxy.client();
     client.request("GET", &target, "Range: bytes=0-\r\n");
@@ -354,4 +353,178 @@ fn a_whole_that_is_too_long_to_be_stored_is_kept_in_slices_as_it_passes() {
     let part = range(&proxy, &target, "1500000-1500099").whole(206);
     assert_eq!((part.text(), part.cache().starts_with("headwall; hit")), (bytes(1, 1_500_000, 1_500_100), true));
     assert_eq!(asked(&origin), ["-"]);
+}
+
+#[test]
+fn a_whole_that_is_completed_but_not_stored_is_asked_for_again() {
+    let origin = Origin::start();
+    let routes = "routes: [{ match: { host: plain.test }, to: { proxy: app }, cache: {} }, { to: { proxy: app }, cache: {}, plugins: [{ compress: {} }] }]";
+    let proxy = Headwall::before(
+        &origin,
+        &format!("cache: {{ memory: 16MiB, max_object: 128KiB, max_unsized: 128KiB, fills: 128KiB }}\n{routes}"),
+    );
+    for (n, later) in
+        ["later.Set-Cookie=a=b", "later.Cache-Control=private", "later.Cache-Control=no-store", "later.Vary=*"]
+            .iter()
+            .enumerate()
+    {
+        let target = file(4000, &format!("&h.Content-Type=text/plain&n={n}&{later}"));
+        for fields in ["", "Accept-Encoding: gzip\r\n"] {
+            range(&proxy, &target, "0-499").whole(206);
+            let whole = proxy.ask("GET", &target, fields).whole(200);
+            if fields.is_empty() {
+                assert_eq!(whole.text(), bytes(1, 0, 4000), "{later}");
+            } else {
+                assert_eq!(whole.field("content-encoding"), "gzip");
+            }
+            assert!(!whole.cache().contains("stored"), "{later}: {}", whole.cache());
+        }
+        assert_eq!(origin.requests(&target)[2]["headers"].get("range"), None, "{later}");
+    }
+    // No room for another fill: all of it comes by.
+    let hung = file(128 << 10, "&cut=10&hang=1");
+    let mut holder = proxy.client();
+    let target = file(1000, "&full=1");
+    range(&proxy, &target, "0-499").whole(206);
+    holder.request("GET", &hung, "");
+    assert_eq!(holder.head().status, 200);
+    assert_eq!(proxy.get(&target).whole(200).text(), bytes(1, 0, 1000));
+    drop(holder);
+    // Changed while it was on its way.
+    let target = file(1000, "&fixed=1&wait=200");
+    range(&proxy, &target, "0-499").whole(206);
+    std::thread::scope(|scope| {
+        let whole = scope.spawn(|| proxy.get(&target));
+        wait_until(|| origin.count(&target) == 2);
+        proxy.put("POST", &target, "", b"");
+        let whole = whole.join().unwrap();
+        assert_eq!((whole.status, whole.text()), (200, bytes(1, 0, 1000)));
+    });
+    assert!(!proxy.ask("GET", &target, "Cache-Control: only-if-cached\r\n").cache().contains("hit"));
+}
+
+#[test]
+fn slices_need_something_that_names_their_bytes() {
+    let origin = Origin::start();
+    let proxy = Headwall::before(&origin, SLICED);
+    let now = httpdate::fmt_http_date(std::time::SystemTime::now()).replace(' ', "%20");
+    let size = 3 * SLICE;
+    for more in ["&weak=1", "&untagged=1", &format!("&untagged=1&modified={now}"), &format!("&weak=1&modified={now}")] {
+        for _ in 0..2 {
+            let part = range(&proxy, &file(size, more), "100-").whole(206);
+            assert_eq!(part.text(), bytes(1, 100, size), "{more}");
+        }
+    }
+    let old = file(size, "&weak=1&modified=Mon,%2030%20Nov%202020%2000:00:00%20GMT");
+    assert_eq!(range(&proxy, &old, "100-").whole(206).text(), bytes(1, 100, size));
+    assert_eq!(origin.count(&old), 3, "an old date does, as Express sends it");
+}
+
+#[test]
+fn before_the_head_has_left_a_slice_that_cannot_be_had_is_no_failure() {
+    let origin = Origin::start();
+    let proxy = Headwall::before(&origin, SLICED);
+    let size = 3 * SLICE;
+    // Without a word about freshness, a request with a cookie may not be stored (RFC 9111 §4.2.2).
+    let target = format!("/file?size={size}&modified=Mon,%2030%20Nov%202020%2000:00:00%20GMT");
+    range(&proxy, &target, "0-9").whole(206);
+    let far = format!("Range: bytes={}-{}\r\n", 2 * SLICE, 2 * SLICE + 9);
+    let theirs = proxy.ask("GET", &target, &format!("Cookie: a=b\r\n{far}")).whole(206);
+    assert_eq!(theirs.text(), bytes(1, 2 * SLICE, 2 * SLICE + 10));
+    assert_eq!(proxy.ask("GET", &target, &far).whole(206).cache(), "headwall; fwd=partial; stored");
+    let only = proxy.ask("GET", &target, "Cache-Control: only-if-cached\r\nRange: bytes=0-\r\n");
+    assert_eq!(only.status, 504, "the rest would have to be asked for");
+    let there = proxy.ask("GET", &target, "Cache-Control: only-if-cached\r\nRange: bytes=0-99\r\n").whole(206);
+    assert!(there.cache().starts_with("headwall; hit"), "{}", there.cache());
+    let target = file(size, "&later.Set-Cookie=a=b");
+    range(&proxy, &target, "0-9").whole(206);
+    assert_eq!(range(&proxy, &target, "100-200000").whole(206).text(), bytes(1, 100, size.min(200_001)));
+    drop(origin);
+    assert_eq!(range(&proxy, &target, "100-200000").status, 502);
+}
+
+#[test]
+fn whatever_happens_to_the_sheet_an_answer_goes_on_while_the_bytes_are_the_same() {
+    let origin = Origin::start();
+    let proxy = Headwall::before(
+        &origin,
+        "cache: { memory: 512MiB }\nroutes: [{ to: { proxy: app }, cache: { slice: 1MiB } }]",
+    );
+    let size = 24 << 20;
+    for (n, change) in ["POST", "purge", "advance"].into_iter().enumerate() {
+        let target = file(size, &format!("&fixed=1&n={n}"));
+        let mut client = proxy.client();
+        client.request("GET", &target, "Range: bytes=0-\r\n");
+        assert_eq!(client.head().status, 206);
+        match change {
+            "POST" => assert_eq!(proxy.put("POST", &target, "", b"").status, 200),
+            "purge" => {
+                let mut admin = Client::to(proxy.admin);
+                admin.send("POST /purge HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\nContent-Type: application/json\r\nContent-Length: 12\r\n\r\n{\"all\":true}");
+                assert_eq!(admin.response("POST").status, 200);
+            }
+            _ => proxy.clock.advance(Duration::from_secs(61)),
+        }
+        let came = client.take(size as usize);
+        assert!(came == bytes(1, 0, size).as_bytes(), "{change}: {} of {size}", came.len());
+    }
+}
+
+#[test]
+fn a_reload_does_not_cut_an_answer_of_slices() {
+    let origin = Origin::start();
+    let (port, admin) = (free_port(), free_port());
+    let yaml = |slice: &str, upstream: &str| {
+        format!(
+            "listen: [\"127.0.0.1:{port}\"]\nadmin: {{ listen: \"127.0.0.1:{admin}\" }}\nupstreams: {{ {upstream}: {{ servers: [\"127.0.0.1:{}\"] }} }}\nroutes: [{{ to: {{ proxy: {upstream} }}, cache: {{ slice: {slice} }} }}]\n",
+            origin.port
+        )
+    };
+    let config = TempFile::new("slices.yaml", &yaml("1MiB", "app"));
+    let process = Process::start(&["run", "--config", config.path()]).ready(port).ready(admin);
+    let size = 24 << 20;
+    let mut client = Client::to(([127, 0, 0, 1], port).into());
+    client.request("GET", &file(size, ""), "Range: bytes=0-\r\n");
+    assert_eq!(client.head().status, 206);
+    std::fs::write(&config.0, yaml("2MiB", "other")).unwrap();
+    process.signal("HUP");
+    wait_until(|| metric(([127, 0, 0, 1], admin).into(), "headwall_reloads_total{result=\"ok\"}") == 1.0);
+    assert!(client.take(size as usize) == bytes(1, 0, size).as_bytes(), "by the file that it began with");
+}
+
+#[test]
+fn a_head_that_says_less_begins_nothing_and_two_lines_ask_for_nothing() {
+    let origin = Origin::start();
+    let proxy = Headwall::before(&origin, ROUTE);
+    let target = file(1000, "&h.Content-Type=text/plain");
+    let fields = "Range: bytes=0-99\r\nIf-Range: \"f1\"\r\n";
+    assert!(!proxy.ask("GET", &target, fields).whole(206).cache().contains("stored"));
+    range(&proxy, &target, "100-199").whole(206);
+    assert!(proxy.ask("GET", &target, fields).whole(206).cache().ends_with("stored"), "what is known is added to");
+    assert!(proxy.ask("GET", &target, fields).whole(206).cache().starts_with("headwall; hit"));
+    let two = proxy.ask("GET", &target, "Range: bytes=0-1\r\nRange: bytes=0-,0-,0-\r\n").whole(200);
+    assert_eq!(two.text(), bytes(1, 0, 1000));
+    let head = proxy.ask("HEAD", &target, "").whole(200);
+    assert!(head.cache().starts_with("headwall; hit"), "{}", head.cache());
+}
+
+#[test]
+fn parts_leave_as_they_are_and_a_whole_of_parts_may_be_compressed() {
+    let origin = Origin::start();
+    let proxy = Headwall::before(&origin, "routes: [{ to: { proxy: app }, cache: {}, plugins: [{ compress: {} }] }]");
+    let target = file(4000, "&h.Content-Type=text/plain");
+    for asked in ["0-1999", "2000-3999"] {
+        let part = proxy.ask("GET", &target, &format!("Accept-Encoding: gzip\r\nRange: bytes={asked}\r\n")).whole(206);
+        assert_eq!((part.content.len(), part.has("content-encoding")), (2000, false));
+    }
+    let part = proxy.ask("GET", &target, "Accept-Encoding: gzip\r\nRange: bytes=10-19\r\n").whole(206);
+    assert_eq!((part.text(), part.cache().starts_with("headwall; hit")), (bytes(1, 10, 20), true));
+    let whole = proxy.ask("GET", &target, "Accept-Encoding: gzip\r\n").whole(200);
+    assert!(
+        whole.field("content-encoding") == "gzip" && whole.cache().starts_with("headwall; hit"),
+        "{:?}",
+        whole.fields
+    );
+    assert_eq!(proxy.get(&target).whole(200).text(), bytes(1, 0, 4000));
+    assert_eq!(origin.count("/file"), 2);
 }
