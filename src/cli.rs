@@ -12,6 +12,7 @@ use clap::{Args, Parser, Subcommand};
 use crate::clock::Clock;
 use crate::config::{self, Lasting, Parts};
 use crate::plugin::Entry;
+use crate::replay::{self, Replay};
 use crate::server::Server;
 
 /// The configuration is wrong.
@@ -67,6 +68,14 @@ enum Command {
     ///   headwall purge --all --dry-run --config headwall.yaml
     #[command(verbatim_doc_comment)]
     Purge(Purge),
+    /// Predict from an access log what a configuration would do: hit ratio, bytes and the origin's load, by route.
+    ///
+    /// Examples:
+    ///   headwall replay --config headwall.yaml access.log
+    ///   headwall replay --config headwall.yaml --against new.yaml --fresh 60s --svg replay.svg access.log
+    ///   zcat access.log.*.gz | headwall replay --config headwall.yaml -
+    #[command(verbatim_doc_comment)]
+    Replay(Replay),
 }
 
 /// What a purge is told, and whom it tells.
@@ -145,6 +154,7 @@ pub fn run(plugins: &[Entry]) -> ExitCode {
     let parts = Parts { plugins, lasting: &lasting, clock: &clock };
     let plan = match &cli.command {
         Command::Schema => return print(&format!("{:#}", config::schema(plugins))),
+        Command::Replay(asked) => return replayed(asked, &parts),
         Command::Health(Whom { config: None, admin }) => return health(*admin),
         Command::Purge(Purge { whom: Whom { config: None, admin }, .. }) => return purge(*admin, &cli.command),
         Command::Check { config }
@@ -162,7 +172,7 @@ pub fn run(plugins: &[Entry]) -> ExitCode {
         }
     };
     match cli.command {
-        Command::Schema => ExitCode::SUCCESS,
+        Command::Schema | Command::Replay(_) => ExitCode::SUCCESS,
         Command::Health(_) | Command::Purge(_) => match (&plan.settings.admin, &cli.command) {
             (Some(admin), Command::Health(_)) => health(admin.listen.bind),
             (Some(admin), command) => purge(admin.listen.bind, command),
@@ -195,6 +205,22 @@ fn print(text: &str) -> ExitCode {
     // Who closes the pipe has read enough.
     let _ = writeln!(std::io::stdout(), "{text}");
     ExitCode::SUCCESS
+}
+
+/// Loads one configuration or two, and gives them the requests of a log.
+fn replayed(asked: &Replay, parts: &Parts<'_>) -> ExitCode {
+    let files = [Some(&asked.config), asked.against.as_ref()];
+    let plans = files
+        .into_iter()
+        .flatten()
+        .map(|file| config::load(file, parts).map(|plan| replay::Named { name: file.display().to_string(), plan }));
+    match plans.collect::<Result<Vec<_>, _>>() {
+        Err(error) => fail(WRONG, &error.to_string()),
+        Ok(plans) => match replay::run(asked, &plans) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(failure) => fail(WRONG, &failure.to_string()),
+        },
+    }
 }
 
 /// Asks the admin listener there.

@@ -37,6 +37,7 @@ pub mod units;
 pub mod upstream;
 
 mod cli;
+mod replay;
 
 pub use cli::run;
 /// The heads that plugins and handlers work on, and what they are made of.

@@ -319,6 +319,11 @@ impl Chain {
         None
     }
 
+    /// Whether a plugin rewrites requests before the key is made.
+    pub fn rewrites(&self) -> bool {
+        !self.request_head.is_empty()
+    }
+
     /// Rewrites the request before the key is made.
     pub fn request_head(&self, request: &mut RequestHeader, exchange: &mut Exchange) {
         self.request_head.iter().for_each(|plugin| plugin.on_request_head(request, exchange));

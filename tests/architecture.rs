@@ -24,6 +24,7 @@ const FLOORS: &[&[&str]] = &[
     &["admin"],
     &["listener", "reload"],
     &["server"],
+    &["replay"],
     &["testing", "cli"],
 ];
 

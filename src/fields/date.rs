@@ -77,7 +77,8 @@ fn digits(text: &str, length: usize) -> Option<u64> {
     text.parse().ok().filter(|_| all)
 }
 
-fn month(name: &str) -> Option<u64> {
+/// The number of a month by its English name in three letters.
+pub fn month(name: &str) -> Option<u64> {
     let index = MONTHS.iter().position(|known| known.eq_ignore_ascii_case(name))?;
     Some(index as u64 + 1)
 }
@@ -94,8 +95,8 @@ fn zone(name: &str, more: Option<&str>) -> Option<()> {
     (name.eq_ignore_ascii_case("GMT") && more.is_none()).then_some(())
 }
 
-/// Dates before 1970 are as old as dates get.
-fn instant(year: u64, month: u64, day: u64, time: u64) -> Option<SystemTime> {
+/// A day of the calendar, and so many seconds of it. Dates before 1970 are as old as dates get.
+pub fn instant(year: u64, month: u64, day: u64, time: u64) -> Option<SystemTime> {
     let leap = year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400));
     let length = match month {
         2 => 28 + u64::from(leap),

@@ -18,6 +18,7 @@ mod pages;
 mod parts;
 mod plugins;
 mod purge;
+mod replay;
 mod sealed;
 mod shared;
 mod store;
