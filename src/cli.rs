@@ -12,6 +12,7 @@ use clap::{Args, Parser, Subcommand};
 use crate::clock::Clock;
 use crate::config::{self, Lasting, Parts};
 use crate::plugin::Entry;
+use crate::probe::{self, Probe};
 use crate::replay::{self, Replay};
 use crate::server::Server;
 
@@ -76,6 +77,14 @@ enum Command {
     ///   zcat access.log.*.gz | headwall replay --config headwall.yaml -
     #[command(verbatim_doc_comment)]
     Replay(Replay),
+    /// Look whether what one visitor of your own site sends comes back to another one: fields, cookies and parameters that
+    /// the cache key does not know. Exit code 0 if nothing did, 1 if something did, 3 if it could not ask.
+    ///
+    /// Examples:
+    ///   headwall probe https://staging.example.com/
+    ///   headwall probe -H 'Authorization: Basic c3RhZ2luZzpzZWNyZXQ=' http://127.0.0.1:8080/shop?page=2
+    #[command(verbatim_doc_comment)]
+    Probe(Probe),
 }
 
 /// What a purge is told, and whom it tells.
@@ -155,6 +164,7 @@ pub fn run(plugins: &[Entry]) -> ExitCode {
     let plan = match &cli.command {
         Command::Schema => return print(&format!("{:#}", config::schema(plugins))),
         Command::Replay(asked) => return replayed(asked, &parts),
+        Command::Probe(asked) => return probe::run(asked),
         Command::Health(Whom { config: None, admin }) => return health(*admin),
         Command::Purge(Purge { whom: Whom { config: None, admin }, .. }) => return purge(*admin, &cli.command),
         Command::Check { config }
@@ -172,7 +182,7 @@ pub fn run(plugins: &[Entry]) -> ExitCode {
         }
     };
     match cli.command {
-        Command::Schema | Command::Replay(_) => ExitCode::SUCCESS,
+        Command::Schema | Command::Replay(_) | Command::Probe(_) => ExitCode::SUCCESS,
         Command::Health(_) | Command::Purge(_) => match (&plan.settings.admin, &cli.command) {
             (Some(admin), Command::Health(_)) => health(admin.listen.bind),
             (Some(admin), command) => purge(admin.listen.bind, command),

@@ -37,6 +37,7 @@ pub mod units;
 pub mod upstream;
 
 mod cli;
+mod probe;
 mod replay;
 
 pub use cli::run;

@@ -24,7 +24,7 @@ const FLOORS: &[&[&str]] = &[
     &["admin"],
     &["listener", "reload"],
     &["server"],
-    &["replay"],
+    &["replay", "probe"],
     &["testing", "cli"],
 ];
 

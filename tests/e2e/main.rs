@@ -17,6 +17,7 @@ mod mistakes;
 mod pages;
 mod parts;
 mod plugins;
+mod probe;
 mod purge;
 mod replay;
 mod sealed;
