@@ -182,7 +182,7 @@ async function really() {
     entries: number('headwall_cache_entries'),
     hit: words.hit ?? 0,
     collapsed: words.collapsed ?? 0,
-    miss: (words['uri-miss'] ?? 0) + (words['vary-miss'] ?? 0),
+    miss: (words['uri-miss'] ?? 0) + (words['vary-miss'] ?? 0) + (words.partial ?? 0),
     stale: words.stale ?? 0,
     bypass: (words.bypass ?? 0) + (words.method ?? 0) + (words.request ?? 0),
     none: words.none ?? 0,

@@ -58,8 +58,8 @@ pub struct Keys {
 }
 
 impl Keys {
-    #[allow(clippy::new_without_default)]
     /// Makes keys that no other maker of keys would make.
+    #[allow(clippy::new_without_default)]
     pub fn new() -> Self {
         Keys { low: RandomState::new(), high: RandomState::new() }
     }

@@ -16,6 +16,9 @@ pub type Stamp = u64;
 /// Nanoseconds of a second.
 pub const SECOND: u64 = 1_000_000_000;
 
+/// No time is later, in seconds since 1970: the year 2286.
+const LATEST: u64 = 10_000_000_000;
+
 /// Fields of a message, as far as a log says them.
 pub type Fields = Vec<(HeaderName, HeaderValue)>;
 
@@ -112,7 +115,7 @@ pub fn iso_time(text: &str) -> Option<(Stamp, bool)> {
 /// Seconds since 1970, with a fraction; a number so large that it must be milliseconds is taken for those.
 pub fn unix_time(number: f64) -> Option<Stamp> {
     let seconds = if number > 1e11 { number / 1e3 } else { number };
-    (seconds.is_finite() && (0.0..1e10).contains(&seconds)).then(|| (seconds * 1e6).round() as u64 * 1000)
+    (seconds.is_finite() && (0.0..LATEST as f64).contains(&seconds)).then(|| (seconds * 1e6).round() as u64 * 1000)
 }
 
 /// A span in seconds with a fraction, within a day.
@@ -148,7 +151,8 @@ fn offset(text: &str) -> Option<i64> {
 
 fn seconds(local: SystemTime, east: i64) -> Option<Stamp> {
     let local = local.duration_since(SystemTime::UNIX_EPOCH).ok()?.as_secs();
-    local.checked_add_signed(-east)?.checked_mul(SECOND)
+    // As far as numbers in JSON are believed, too.
+    local.checked_add_signed(-east).filter(|seconds| *seconds < LATEST).map(|seconds| seconds * SECOND)
 }
 
 #[cfg(test)]
@@ -171,7 +175,14 @@ mod tests {
         ] {
             assert_eq!(iso_time(text), Some((AT * SECOND + nanos, fine)), "{text}");
         }
-        for text in ["", "yesterday", "1994-13-06T08:49:37Z", "1994-11-06T24:00:00Z", "1994-11-06T08:49:37+1"] {
+        for text in [
+            "",
+            "yesterday",
+            "2554-01-06T08:49:37Z",
+            "1994-13-06T08:49:37Z",
+            "1994-11-06T24:00:00Z",
+            "1994-11-06T08:49:37+1",
+        ] {
             assert_eq!(iso_time(text), None, "{text}");
         }
         for text in ["06/Nov/1994", "31/Feb/1994:08:49:37 +0000", "06/Foo/1994:08:49:37 +0000", "06/Nov/1994:08:49:37"]

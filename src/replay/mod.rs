@@ -13,6 +13,7 @@ mod lines;
 mod order;
 mod report;
 mod simulation;
+mod stock;
 mod tally;
 
 use std::fs::File;

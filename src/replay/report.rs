@@ -206,6 +206,13 @@ impl Report<'_> {
                     share(sources.lengths)
                 ));
             }
+            if sources.parts > 0 {
+                told.push(format!(
+                    "{name}for {} of the requests (206, 416) which part was asked for: nothing of it is kept here, other \
+                     than in the proxy",
+                    share(sources.parts)
+                ));
+            }
             if sources.given_up > 0 {
                 told.push(format!(
                     "{name}{} requests that clients gave up are taken to bring nothing in",

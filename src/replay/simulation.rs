@@ -3,10 +3,9 @@
 //!
 //! Contents are not there, only their lengths; a stored response weighs what it would weigh in the proxy.
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use http::header::{AGE, CONTENT_LENGTH, CONTENT_LOCATION, DATE, HOST, LOCATION, RANGE};
+use http::header::{AGE, CONTENT_LENGTH, CONTENT_LOCATION, HOST, LOCATION, RANGE};
 use http::{HeaderValue, Method};
 use pingora::cache::CacheKey;
 use pingora::cache::key::{CacheHashKey, HashBinary};
@@ -14,39 +13,23 @@ use pingora::http::{RequestHeader, ResponseHeader};
 
 use super::assume::{Assumptions, Source};
 use super::line::{Line, Stamp};
+use super::stock::{Kept, New, Stock};
 use super::tally::{Counts, Outcome, Timeline, Word};
-use crate::cache::families::Families;
-use crate::cache::index::Index;
-use crate::cache::key::{Keys, Parts};
-use crate::cache::policy::{self, Arrival, Life, Reuse};
-use crate::cache::stored::{Content, Head, Stored, compact};
-use crate::cache::vary;
+use crate::cache::key::Parts;
+use crate::cache::policy::{self, Arrival, Reuse};
 use crate::catch::catch;
 use crate::clock::{Clock, Moment};
 use crate::config::Plan;
 use crate::exchange::Exchange;
 use crate::fields::cache_status::Forward;
-use crate::fields::{authority, reference, tags, vary as vary_field};
+use crate::fields::{authority, reference};
 use crate::memory::{Memory, Usage};
 use crate::route::{Destination, Route, RouteCache};
 
 /// How often the proxy gives back the memory of what is of no use any more.
 const SWEEP: Duration = Duration::from_secs(1);
-/// Bytes for what is remembered of lengths, and of variants.
+/// Bytes for what is remembered of lengths.
 const REMEMBERED: u64 = 16 << 20;
-/// Pieces of content as they usually arrive.
-const PIECE: u64 = 32 << 10;
-/// A field that every response has; only its length counts.
-const A_DATE: &str = "Thu, 01 Jan 1970 00:00:00 GMT";
-
-/// What is stored.
-#[derive(Clone)]
-struct Kept {
-    stored: Stored,
-    /// It was brought in behind clients that got its stale predecessor.
-    behind: bool,
-}
-
 /// Whose word about freshness counted, by requests for which a response was needed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Sources {
@@ -62,6 +45,8 @@ pub struct Sources {
     pub nowhere: u64,
     /// Requests whose content has a length that the log does not say (304).
     pub lengths: u64,
+    /// Requests for a part of a response that is not stored as a whole.
+    pub parts: u64,
     /// Requests that the client gave up: what they would have brought in is not known.
     pub given_up: u64,
 }
@@ -70,10 +55,7 @@ pub struct Sources {
 pub struct Simulation<'a> {
     plan: &'a Plan,
     assume: &'a Assumptions,
-    keys: Keys,
-    map: Memory<HashBinary, Kept>,
-    families: Families,
-    index: Arc<Index>,
+    stock: Stock,
     lengths: Memory<HashBinary, u64>,
     seen: (u64, u64),
     base: Moment,
@@ -106,10 +88,7 @@ impl<'a> Simulation<'a> {
         Simulation {
             plan,
             assume,
-            keys: Keys::new(),
-            map: Memory::new(plan.limits.memory),
-            families: Families::new(REMEMBERED, plan.limits.max_variants),
-            index: Arc::default(),
+            stock: Stock::new(&plan.limits),
             lengths: Memory::new(REMEMBERED),
             seen: (0, 0),
             base,
@@ -124,7 +103,7 @@ impl<'a> Simulation<'a> {
 
     /// What is stored.
     pub fn usage(&self) -> Usage {
-        self.map.usage()
+        self.stock.usage()
     }
 
     /// The next request.
@@ -132,8 +111,7 @@ impl<'a> Simulation<'a> {
         let now = self.base.after(Duration::from_nanos(line.at.saturating_sub(self.start)));
         if now.since(self.swept) >= SWEEP {
             self.swept = now;
-            self.map.sweep(now);
-            self.families.sweep(now);
+            self.stock.sweep(now);
         }
         let (number, outcome) = self.ask(line, now);
         self.total.count(outcome, line.bytes);
@@ -193,7 +171,7 @@ impl<'a> Simulation<'a> {
             Source::Nowhere => self.sources.nowhere += 1,
         }
         let key = self.key(&asked);
-        let found = self.find(&key, &asked);
+        let found = self.stock.find(&key, &asked.cache.chosen, &asked.head.headers, now);
         let length = self.length(line, found.as_ref(), key.primary_bin(), now);
         let part = line.method == Method::HEAD || matches!(line.status, 206 | 416);
         let Some(found) = found else { return self.fetch(&asked, &key, Word::Miss, length, part, None) };
@@ -241,6 +219,7 @@ impl<'a> Simulation<'a> {
             stored.life.validator && self.assume.confirms(&stored.response, &response)
         });
         if part && validated.is_none() {
+            self.sources.parts += u64::from(line.method != Method::HEAD);
             return Outcome::with(word, if line.method == Method::HEAD { 0 } else { line.bytes });
         }
         let behind = stale.is_some_and(|found| {
@@ -272,68 +251,23 @@ impl<'a> Simulation<'a> {
         if policy.strip_set_cookie {
             response.remove_header(&http::header::SET_COOKIE);
         }
-        let Ok(life) = policy::judge(&asked.head.headers, &response, policy, at) else { return };
-        if length > self.plan.limits.max_object {
-            return;
-        }
+        let life = match policy::judge(&asked.head.headers, &response, policy, at) {
+            Ok(_) if length > self.plan.limits.max_object => return,
+            Ok(life) => life,
+            // What the origin does not let us store now, it does not let us use.
+            Err(rule) if rule.lasts() => return self.stock.forget(key, asked.now),
+            Err(_) => return,
+        };
         for name in policy::withheld(&response.headers, policy) {
             response.remove_header(&name);
         }
-        let _ = response.insert_header(DATE, A_DATE);
-        let nominated: Arc<[_]> = vary_field::nominated(&response.headers).unwrap_or_default().into();
-        let variance = vary::variant(&nominated, &asked.cache.chosen, &asked.head.headers);
-        let hash = self.place(key, variance, asked, life);
-        let kept = Kept { stored: self.stored(key, hash, response, nominated, variance, life, length), behind };
-        let weight = kept.stored.weight();
-        self.map.put(hash, kept, weight, Some(life.kept()), asked.now);
-    }
-
-    /// Where a response stands: the first one of its key, or a variant beside it.
-    fn place(&self, key: &CacheKey, variance: Option<HashBinary>, asked: &Asked<'_>, life: Life) -> HashBinary {
-        let primary = key.primary_bin();
-        let there = self.map.get(&primary, asked.now);
-        let first = there.is_none_or(|there| there.stored.head.variance == variance);
-        let Some(variance) = variance.filter(|_| !first) else { return primary };
-        let mut key = key.clone();
-        key.set_variance_key(variance);
-        let hash = key.combined_bin();
-        for gone in self.families.add(primary, hash, life.kept(), asked.now) {
-            self.map.remove(gone, asked.now);
-        }
-        hash
-    }
-
-    #[allow(clippy::too_many_arguments)]
-    fn stored(
-        &self,
-        key: &CacheKey,
-        hash: HashBinary,
-        response: ResponseHeader,
-        nominated: Arc<[http::HeaderName]>,
-        variance: Option<HashBinary>,
-        life: Life,
-        length: u64,
-    ) -> Stored {
-        let read = crate::cache::key::read(key.primary_key());
-        let (host, target) = (String::from_utf8_lossy(read.host), String::from_utf8_lossy(read.target));
-        let listing = self.index.list(&authority::plain(&host), &target, &tags::of(&response.headers), hash);
-        let head = Head {
-            key: key.primary_key().into(),
-            variance,
-            response: compact(&response),
-            nominated,
-            life,
-            created: std::time::SystemTime::UNIX_EPOCH,
-            listing: Arc::new(listing),
-        };
-        let pieces = vec![bytes::Bytes::new(); length.div_ceil(PIECE) as usize];
-        let content = Content { pieces: pieces.into(), length, coded: Arc::default() };
-        Stored { head: Arc::new(head), content: Arc::new(content) }
+        let (request, chosen) = (&asked.head.headers, &asked.cache.chosen);
+        self.stock.keep(key, New { request, chosen, response, length, life, behind }, asked.now);
     }
 
     fn key(&self, asked: &Asked<'_>) -> CacheKey {
         let host = host(&asked.head);
-        self.keys.key(&Parts {
+        self.stock.key(&Parts {
             scheme: scheme(asked.line),
             host: &host,
             forwarded_host: b"",
@@ -341,19 +275,6 @@ impl<'a> Simulation<'a> {
             upstream: asked.upstream,
             selector: &asked.route.selector,
         })
-    }
-
-    fn find(&self, key: &CacheKey, asked: &Asked<'_>) -> Option<Kept> {
-        let primary = key.primary_bin();
-        let kept = self.map.get(&primary, asked.now)?;
-        let wanted = vary::variant(&kept.stored.head.nominated, &asked.cache.chosen, &asked.head.headers);
-        if wanted == kept.stored.head.variance {
-            return Some(kept);
-        }
-        let mut key = key.clone();
-        key.set_variance_key(wanted?);
-        let hash = key.combined_bin();
-        self.map.get(&hash, asked.now)
     }
 
     /// How long the whole response is. A 304 does not say it: what is stored counts, what was seen last for this
@@ -394,7 +315,7 @@ impl<'a> Simulation<'a> {
                 for target in &targets {
                     let target = query.apply(target);
                     for host in &hosts {
-                        let key = self.keys.key(&Parts {
+                        let key = self.stock.key(&Parts {
                             scheme: scheme(line),
                             host,
                             forwarded_host: b"",
@@ -402,11 +323,7 @@ impl<'a> Simulation<'a> {
                             upstream,
                             selector,
                         });
-                        let hash = key.primary_bin();
-                        for variant in self.families.take(hash, now).iter() {
-                            self.map.remove(*variant, now);
-                        }
-                        self.map.remove(hash, now);
+                        self.stock.forget(&key, now);
                     }
                 }
             }

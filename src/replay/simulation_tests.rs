@@ -138,6 +138,9 @@ fn methods_parts_and_those_who_gave_up() {
         ["0 HEAD /a 200 0", "1 GET /a 206 2", "2 GET /a 304 0", "3 GET /a 200 9", "4 GET /a 206 2", "5 GET /a 416 0"];
     check(FORCE, &[], &lines, "miss miss miss hit hit hit", 3);
     check(FORCE, &[], &["0 GET /a 499 0", "1 GET /a 200 5", "2 GET /a 499 0", "3 GET /b 0 0"], "miss miss hit miss", 3);
+    let withdrawn = ["0 GET /a 200 5", "2 GET /a 200 5 <cache-control=no-store", "3 GET /a 503 5"];
+    let granted = "routes: [{ to: { proxy: app }, cache: { stale_if_error: 1h } }]";
+    check(granted, &["1s"], &withdrawn, "miss stale miss", 3);
     let login = ["0 GET /a 200 5", "1 GET /a 200 5 >authorization=Basic", "2 GET /a 200 5 >cookie=a=b"];
     check(FORCE, &[], &login, "miss bypass bypass", 3);
     check(RESPECT, &["9s"], &login, "miss miss hit", 2);
@@ -152,6 +155,9 @@ fn the_length_behind_a_304_is_what_was_seen() {
     assert_eq!(words, "miss hit stale miss");
     assert_eq!((simulation.total.bytes, simulation.total.bytes_origin), (1000, 3000));
     assert_eq!(simulation.sources.lengths, 3);
+    let (_, simulation) =
+        replay(&plan, &assume, &["0 GET /a 206 9", "1 GET /a 200 99", "2 GET /a 206 9", "3 HEAD /b 200 0"]);
+    assert_eq!((simulation.sources.parts, simulation.total.bytes_origin), (1, 108));
 }
 
 #[test]
