@@ -178,6 +178,8 @@ fn json(request: &RequestHeader, exchange: &mut Exchange, now: Moment) -> String
         "seconds": (now.since(exchange.received).as_micros() as f64) / 1e6,
         "route": &*exchange.route,
         "cache": exchange.cache.map(|status| status.value()),
+        "rule": exchange.rule,
+        "would_have_leaked": exchange.leak,
         "upstream": exchange.upstream.as_deref(),
         "referer": text(field(request, &REFERER)),
         "user_agent": text(field(request, &USER_AGENT)),

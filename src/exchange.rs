@@ -55,6 +55,10 @@ pub struct Exchange {
     pub route: Arc<str>,
     /// What the cache did, on a route that has one.
     pub cache: Option<CacheStatus>,
+    /// The rule by which it did that, as a token (docs/cache-status.md); known when the exchange is over.
+    pub rule: Option<&'static str>,
+    /// The rule without which another cache would have stored the response and given it to others.
+    pub leak: Option<&'static str>,
     /// The server that answered, or was asked last.
     pub upstream: Option<Arc<str>>,
     /// The status that was sent; 0 as long as none was.
@@ -95,6 +99,8 @@ impl Exchange {
             version: http::Version::HTTP_11,
             route: NO_ROUTE.clone(),
             cache: None,
+            rule: None,
+            leak: None,
             upstream: None,
             status: 0,
             sent: 0,

@@ -14,10 +14,26 @@ type Gauge = GenericGauge<AtomicU64>;
 pub const CACHE_WORDS: &[&str] =
     &["none", "hit", "collapsed", "uri-miss", "vary-miss", "partial", "stale", "bypass", "method", "request"];
 
+/// The reasons of the leak guard: rules without which another cache would have given away what is not for all.
+pub const LEAKS: &[&str] = &[
+    "ambiguous-path",
+    "authorization",
+    "cookie",
+    "method-override",
+    "no-heuristic",
+    "other-target",
+    "private",
+    "request-content",
+    "set-cookie",
+    "unkeyed-field",
+    "vary-star",
+];
+
 /// Everything that is counted.
 pub struct Metrics {
     registry: Registry,
     requests: CounterVec,
+    leaks: CounterVec,
     /// Content bytes sent to clients.
     pub sent_bytes: Counter,
     /// Content bytes received from clients.
@@ -68,8 +84,11 @@ impl Stock {
     }
 }
 
-/// Counters of one route: status class by cache word.
-pub struct RouteMetrics([[Counter; CACHE_WORDS.len()]; CLASSES]);
+/// Counters of one route: status class by cache word, and what the leak guard refused, by reason.
+pub struct RouteMetrics {
+    requests: [[Counter; CACHE_WORDS.len()]; CLASSES],
+    leaks: [Counter; LEAKS.len()],
+}
 
 /// 1xx to 5xx, and none at all.
 const CLASSES: usize = 6;
@@ -82,7 +101,14 @@ impl RouteMetrics {
     /// Counts a request.
     pub fn count(&self, status: u16, cache: usize) {
         let class = usize::from(status / 100).min(5);
-        self.0[class][cache.min(CACHE_WORDS.len() - 1)].inc();
+        self.requests[class][cache.min(CACHE_WORDS.len() - 1)].inc();
+    }
+
+    /// Counts what the leak guard refused.
+    pub fn would_have_leaked(&self, reason: &str) {
+        if let Some(place) = LEAKS.iter().position(|known| *known == reason) {
+            self.leaks[place].inc();
+        }
     }
 }
 
@@ -123,6 +149,11 @@ impl Metrics {
         }
         Ok(Metrics {
             requests: labelled("requests_total", "Requests answered.", &["route", "status", "cache"])?,
+            leaks: labelled(
+                "would_have_leaked_total",
+                "What the leak guard refused: another cache would have stored it, or been misled, by the reason.",
+                &["route", "reason"],
+            )?,
             sent_bytes: counter("sent_bytes_total", "Content bytes sent to clients.")?,
             received_bytes: counter("received_bytes_total", "Content bytes received from clients.")?,
             connections_accepted: counter("connections_accepted_total", "Connections accepted.")?,
@@ -146,9 +177,14 @@ impl Metrics {
 
     /// The counters of a route.
     pub fn route(&self, name: &str) -> RouteMetrics {
-        RouteMetrics(std::array::from_fn(|class| {
-            std::array::from_fn(|word| self.requests.with_label_values(&[name, &class_name(class), CACHE_WORDS[word]]))
-        }))
+        RouteMetrics {
+            requests: std::array::from_fn(|class| {
+                std::array::from_fn(|word| {
+                    self.requests.with_label_values(&[name, &class_name(class), CACHE_WORDS[word]])
+                })
+            }),
+            leaks: std::array::from_fn(|reason| self.leaks.with_label_values(&[name, LEAKS[reason]])),
+        }
     }
 
     /// Lets go of the counters of a route that is no more.
@@ -157,6 +193,9 @@ impl Metrics {
             for word in CACHE_WORDS {
                 let _ = self.requests.remove_label_values(&[name, &class_name(class), word]);
             }
+        }
+        for reason in LEAKS {
+            let _ = self.leaks.remove_label_values(&[name, reason]);
         }
     }
 
@@ -174,7 +213,7 @@ impl Metrics {
     pub fn text(&self) -> String {
         let mut families = self.registry.gather();
         for family in &mut families {
-            if family.name() == "headwall_requests_total" {
+            if ["headwall_requests_total", "headwall_would_have_leaked_total"].contains(&family.name()) {
                 let counted = family.take_metric().into_iter().filter(|metric| metric.get_counter().get_value() > 0.0);
                 let counted: Vec<_> = counted.collect();
                 family.set_metric(counted);
@@ -202,6 +241,10 @@ mod tests {
         assert!(text.contains("headwall_requests_total{cache=\"hit\",route=\"app\",status=\"2xx\"} 2"), "{text}");
         assert!(text.contains("headwall_requests_total{cache=\"none\",route=\"app\",status=\"5xx\"} 1"), "{text}");
         assert!(!text.contains("status=\"3xx\""), "what never happened is not listed");
+        assert!(!text.contains("would_have_leaked"), "{text}");
+        route.would_have_leaked("set-cookie");
+        let leaked = "headwall_would_have_leaked_total{reason=\"set-cookie\",route=\"app\"} 1";
+        assert!(metrics.text().contains(leaked), "{}", metrics.text());
         metrics.forget("app");
         assert!(!metrics.text().contains("route=\"app\""));
     }

@@ -15,6 +15,7 @@ pub mod fetch;
 pub mod fill;
 pub mod index;
 pub mod key;
+pub mod leak;
 pub mod ledger;
 pub mod parts;
 pub mod policy;

@@ -386,6 +386,17 @@ fn heuristic_lifetime(response: &ResponseHeader, cc: &CacheControl, wall: System
     Some((age / 10).min(Duration::from_secs(86_400)))
 }
 
+/// Whether the response would be fresh for a while, all other rules apart.
+pub fn would_be_fresh(response: &ResponseHeader, policy: &Policy, wall: SystemTime) -> bool {
+    if policy.force {
+        return policy.ttl.of(response.status.as_u16()).is_some();
+    }
+    let (cc, targeted) = directives(&response.headers, policy);
+    let explicit = explicit_lifetime(&response.headers, &cc, wall, targeted);
+    let lifetime = explicit.or_else(|| heuristic_lifetime(response, &cc, wall));
+    !cc.no_store && !cc.no_cache && lifetime.is_some_and(|lifetime| !lifetime.is_zero())
+}
+
 /// The corrected initial age (RFC 9111 §4.2.3).
 fn initial_age(fields: &HeaderMap, at: Arrival) -> Duration {
     let date = date::of(fields, DATE, at.wall);

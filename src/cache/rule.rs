@@ -26,6 +26,14 @@ pub enum Rule {
     SetCookie,
     /// The response varies by more than fields.
     VaryStar,
+    /// A request field that the origin sees and the key does not know may have chosen the response.
+    UnkeyedField,
+    /// The path may mean another thing to the origin, which did not itself say how long the response is fresh.
+    AmbiguousPath,
+    /// A request field names another host, scheme or target than the request; it was taken off.
+    OtherTarget,
+    /// A request field asks for another method; it was taken off.
+    MethodOverride,
     /// An event stream has no end.
     EventStream,
     /// Part of a representation is not the whole.
@@ -71,7 +79,9 @@ impl Rule {
             Rule::NoStore => "RFC 9111 §5.2.2.5",
             Rule::Private => "RFC 9111 §5.2.2.7",
             Rule::SetCookie => "RFC 9111 §7.3",
-            Rule::VaryStar => "RFC 9111 §4.1",
+            Rule::VaryStar | Rule::UnkeyedField => "RFC 9111 §4.1",
+            Rule::AmbiguousPath | Rule::OtherTarget => "RFC 9111 §2",
+            Rule::MethodOverride => "RFC 9110 §9.1",
             Rule::EventStream => "WHATWG HTML §9.2",
             Rule::Partial => "RFC 9111 §3.3",
             Rule::Status => "RFC 9111 §3",
@@ -100,6 +110,10 @@ impl Rule {
             Rule::Private => "private",
             Rule::SetCookie => "set-cookie",
             Rule::VaryStar => "vary-star",
+            Rule::UnkeyedField => "unkeyed-field",
+            Rule::AmbiguousPath => "ambiguous-path",
+            Rule::OtherTarget => "other-target",
+            Rule::MethodOverride => "method-override",
             Rule::EventStream => "event-stream",
             Rule::Partial => "partial",
             Rule::Status => "status",
@@ -133,6 +147,7 @@ impl Rule {
                 | Rule::Private
                 | Rule::SetCookie
                 | Rule::VaryStar
+                | Rule::AmbiguousPath
                 | Rule::SearchChanged
                 | Rule::EventStream
                 | Rule::NoFreshness

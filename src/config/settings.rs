@@ -159,7 +159,7 @@ pub struct Admin {
 /// trust: { proxies: [10.0.0.0/8, "fd00::/8"] }
 /// ```
 ///
-/// `X-Forwarded-For`, `X-Forwarded-Proto` and `X-Forwarded-Host` of others are taken off. From a trusted peer,
+/// `X-Forwarded-For`, `-Proto`, `-Host` and their like of others are taken off (docs/leak-guard.md). From a trusted peer,
 /// the client is the last address of `X-Forwarded-For` that is not itself trusted; where the field is missing,
 /// `Forwarded` (RFC 7239) is read the same way. Trust a proxy only if it sets one of the two itself.
 #[derive(Debug, Clone, Default, serde::Deserialize, JsonSchema)]

@@ -10,34 +10,63 @@ use http::HeaderMap;
 
 use super::members;
 
-/// Said by proxies about a client; believed from trusted ones only.
-pub const ABOUT_THE_CLIENT: &[&str] = &[
-    "true-client-ip",
-    "x-client-ip",
-    "x-forwarded-port",
-    "x-forwarded-prefix",
-    "x-forwarded-scheme",
-    "x-forwarded-server",
-    "x-forwarded-ssl",
-    "front-end-https",
-];
+/// What a request field says that some reader takes for the truth about the request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Says {
+    /// Who the client is.
+    Client,
+    /// By which host, scheme, port or path the client asked.
+    Place,
+    /// That another target or host is meant.
+    Target,
+    /// That another method is meant.
+    Method,
+    /// In which form a framework is to answer.
+    Form,
+    /// On whose behalf a proxy in front asks.
+    Person,
+}
 
-/// Read by frameworks as another request than the one that was keyed.
-pub const ANOTHER_REQUEST: &[&str] = &[
-    "x-host",
-    "x-http-host-override",
-    "x-http-method",
-    "x-http-method-override",
-    "x-method-override",
-    "x-original-host",
-    "x-original-url",
-    "x-rewrite-url",
-];
+/// What a field says, by its name in lower case; `None` for the many that say nothing of the kind.
+pub fn says(name: &str) -> Option<Says> {
+    Some(match name {
+        "x-forwarded-for" | "x-real-ip" | "true-client-ip" | "x-client-ip" => Says::Client,
+        // Written by proxies that know who has logged in (oauth2-proxy, Traefik, Envoy, nginx).
+        "x-forwarded-user"
+        | "x-forwarded-email"
+        | "x-forwarded-groups"
+        | "x-forwarded-preferred-username"
+        | "x-forwarded-access-token"
+        | "x-forwarded-client-cert"
+        | "x-forwarded-tls-client-cert"
+        | "x-forwarded-tls-client-cert-info"
+        | "x-remote-user"
+        | "remote-user" => Says::Person,
+        _ if name.starts_with("x-auth-request-") => Says::Person,
+        "forwarded" | "x-forwarded" | "front-end-https" | "x-url-scheme" | "x-scheme" | "x-script-name" => Says::Place,
+        _ if name.starts_with("x-forwarded-") => Says::Place,
+        "x-http-method" | "x-http-method-override" | "x-method-override" => Says::Method,
+        "x-host" | "x-http-host-override" | "x-backend-host" | "x-forward-host" | "x-override-url" | "x-proxy-url" => {
+            Says::Target
+        }
+        _ if name.starts_with("x-original-") || name.starts_with("x-rewrite-") => Says::Target,
+        // What parts of a framework say to each other: Next.js, Nuxt, React Router, SvelteKit.
+        "x-matched-path"
+        | "x-middleware-subrequest"
+        | "x-now-route-matches"
+        | "x-nuxt-error"
+        | "x-nuxt-no-ssr"
+        | "x-react-router-prerender-data"
+        | "x-react-router-spa-mode" => Says::Target,
+        _ if name.starts_with("x-invoke-") || name.starts_with("x-sveltekit-") => Says::Target,
+        "x-nextjs-data" | "x-middleware-prefetch" => Says::Form,
+        _ => return None,
+    })
+}
 
 /// Whether the origin of a cached route gets this field from us, or not at all, whatever the client wrote.
 pub fn is_about_the_client(name: &str) -> bool {
-    ["forwarded", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-real-ip"].contains(&name)
-        || [ABOUT_THE_CLIENT, ANOTHER_REQUEST].iter().any(|list| list.contains(&name))
+    matches!(says(name), Some(Says::Client | Says::Place | Says::Target | Says::Method))
 }
 
 /// The address in one list member: `192.0.2.1`, `192.0.2.1:4711`, `2001:db8::1`, `[2001:db8::1]:4711`.
@@ -86,6 +115,33 @@ pub fn client(fields: &HeaderMap, peer: IpAddr, trusted: impl Fn(IpAddr) -> bool
 mod tests {
     use super::*;
     use crate::fields::fields;
+
+    #[test]
+    fn what_fields_say() {
+        for (name, said) in [
+            ("x-forwarded-for", Some(Says::Client)),
+            ("true-client-ip", Some(Says::Client)),
+            ("forwarded", Some(Says::Place)),
+            ("x-forwarded-host", Some(Says::Place)),
+            ("x-forwarded-prefix", Some(Says::Place)),
+            ("x-forwarded-nobody-knows", Some(Says::Place)),
+            ("x-forwarded-user", Some(Says::Person)),
+            ("x-auth-request-email", Some(Says::Person)),
+            ("x-http-method-override", Some(Says::Method)),
+            ("x-original-url", Some(Says::Target)),
+            ("x-rewrite-url", Some(Says::Target)),
+            ("x-middleware-subrequest", Some(Says::Target)),
+            ("x-nuxt-no-ssr", Some(Says::Target)),
+            ("x-nextjs-data", Some(Says::Form)),
+            ("x-custom", None),
+            ("host", None),
+            ("accept", None),
+            ("rsc", None),
+            ("next-router-prefetch", None),
+        ] {
+            assert_eq!(says(name), said, "{name}");
+        }
+    }
 
     #[test]
     fn the_first_untrusted_hop_from_the_right_is_the_client() {

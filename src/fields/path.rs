@@ -44,6 +44,31 @@ pub fn has_dot_segments(path: &str) -> bool {
     path.split(['/', '\\']).any(|segment| matches!(segment, "." | ".."))
 }
 
+/// Whether two readers of a path may understand two things: dot segments and empty ones, `;`, escapes of what
+/// separates (`/ \\ ; ? #`) or of dots, double escapes, those of control characters, and such as are none.
+///
+/// A query is no path; what is in one says nothing here.
+pub fn is_ambiguous(path: &str) -> bool {
+    let bytes = path.as_bytes();
+    let odd = |at: usize, byte: u8| match byte {
+        b';' | b'\\' => true,
+        b'/' => bytes.get(at + 1) == Some(&b'/'),
+        b'%' => {
+            let hex = |at: usize| bytes.get(at).and_then(|byte| char::from(*byte).to_digit(16));
+            match (hex(at + 1), hex(at + 2)) {
+                (Some(high), Some(low)) => {
+                    // 0xC0 and 0xC1 begin only forms of ASCII that UTF-8 forbids.
+                    matches!((high * 16 + low) as u8, 0..=0x1f | 0x7f | 0xc0 | 0xc1)
+                        || matches!((high * 16 + low) as u8, b'/' | b'\\' | b';' | b'?' | b'#' | b'.' | b'%')
+                }
+                _ => true,
+            }
+        }
+        _ => false,
+    };
+    bytes.iter().enumerate().any(|(at, byte)| odd(at, *byte)) || has_dot_segments(path)
+}
+
 /// Decodes the escapes that RFC 3986 §2.3 calls equivalent to the character itself.
 fn decode_unreserved(path: &str) -> String {
     let bytes = path.as_bytes();
@@ -95,6 +120,41 @@ mod tests {
             ("/a%2F..%5cb", true),
         ] {
             assert_eq!(has_dot_segments(path), dots, "{path}");
+        }
+    }
+
+    #[test]
+    fn what_two_readers_read_differently() {
+        for (path, ambiguous) in [
+            ("/", false),
+            ("/a/b.css", false),
+            ("/.well-known/x", false),
+            ("/my%20file.png", false),
+            ("/_next/static/chunks/app/%5Bslug%5D/page-1a2b.js", false),
+            ("/@fs/x,y/(a)/~b/!$&'*+=:", false),
+            ("/caf%C3%A9", false),
+            ("/a/../b", true),
+            ("/a/./b", true),
+            ("/a/..", true),
+            ("//a", true),
+            ("/a//", true),
+            ("/a;x.css", true),
+            ("/a%3bx.css", true),
+            ("/a%2Fx.css", true),
+            ("/a%5cx", true),
+            ("/a\\x", true),
+            ("/a%3fx.css", true),
+            ("/a%23x.css", true),
+            ("/a%252fx.css", true),
+            ("/a/%2e%2e/b", true),
+            ("/a%2Ecss", true),
+            ("/a%09", true),
+            ("/a%00.css", true),
+            ("/a%c0%afb", true),
+            ("/a%2", true),
+            ("/a%zz", true),
+        ] {
+            assert_eq!(is_ambiguous(path), ambiguous, "{path}");
         }
     }
 }

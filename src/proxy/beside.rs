@@ -10,6 +10,7 @@ use super::keys::{self, Names};
 use crate::cache::Cache;
 use crate::cache::aside::Aside;
 use crate::cache::key::Parts;
+use crate::cache::leak;
 use crate::cache::policy::{self, Arrival};
 use crate::cache::storage::Decision;
 use crate::fields::vary;
@@ -52,7 +53,7 @@ fn begin(
         && settings.chosen.headers.is_empty()
         && vary::nominated(&response.headers).is_ok_and(|names| names.is_empty())
         && !response.headers.contains_key("no-vary-search");
-    let life = policy::judge(&request.headers, response, &settings.policy, at).ok().filter(|_| plain)?;
+    let life = leak::judge(request, response, &settings.policy, &[], at).ok().filter(|_| plain)?;
     if !policy::stands_for_get(response, &life, &keys::host(&request.headers), target, &settings.policy) {
         return None;
     }

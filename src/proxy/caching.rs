@@ -15,8 +15,9 @@ use pingora::proxy::Session;
 use super::context::Ctx;
 use super::keys::Names;
 use super::parts::Composed;
-use super::{beside, keys, taking};
+use super::{account, beside, keys, taking};
 use crate::cache::fill::Terms;
+use crate::cache::leak;
 use crate::cache::policy::{self, Arrival, Life, Reuse, validates};
 use crate::cache::rule::Rule;
 use crate::cache::storage::{Decision, FILLING, Handler};
@@ -153,6 +154,9 @@ pub fn origin_answered(
         response.remove_header(&SET_COOKIE);
     }
     if !(session.cache.enabled() || session.cache.bypassing()) {
+        if let Some((_, rule)) = ctx.cache.passed_by {
+            account::refused(ctx, response, rule, clock);
+        }
         let request = session.req_header();
         if untouched {
             beside::post(cache, request, response, ctx, arrival(clock, ctx));
@@ -174,6 +178,9 @@ pub fn origin_answered(
     });
     if matches!(verdict, Some(Err(Rule::TooLarge))) {
         ctx.cache.taking = taking::take_whole(cache, session, response, ctx, arrival(clock, ctx));
+    }
+    if let Some(Err(rule)) = &verdict {
+        account::refused(ctx, response, *rule, clock);
     }
     // A known length is read at the origin's speed, whoever is slow; an unknown one at the leader's.
     let known = matches!(&verdict, Some(Ok((_, terms))) if terms.length.is_some());
@@ -225,9 +232,9 @@ fn arrival(clock: &Clock, ctx: &Ctx) -> Arrival {
 }
 
 fn judge(cache: &Cache, session: &Session, response: &ResponseHeader, ctx: &Ctx, at: Arrival) -> Result<Life, Rule> {
-    let policy = &ctx.route_cache().ok_or(Rule::Status)?.policy;
+    let route = ctx.route_cache().ok_or(Rule::Status)?;
     let request = session.req_header();
-    let life = policy::judge(&request.headers, response, policy, at)?;
+    let life = leak::judge(request, response, &route.policy, &route.chosen.headers, at)?;
     let used = ctx.cache.search.as_deref();
     if used.is_some() || response.headers.contains_key("no-vary-search") {
         let names = Names::of(request, ctx).map_err(|_| Rule::Status)?;

@@ -22,6 +22,7 @@ use crate::connection::Connection;
 use crate::exchange::{ContentFilter, Exchange};
 use crate::fields::cache_status::Forward;
 use crate::fields::query::Rules;
+use crate::metrics::RouteMetrics;
 use crate::plugin::Chain;
 use crate::route::{Destination, Route, RouteCache};
 use crate::upstream::{Tried, Upstream};
@@ -91,6 +92,10 @@ pub struct CacheNotes {
     pub not_for_this: bool,
     /// Why the response was not stored.
     pub refused: Option<Rule>,
+    /// Why another cache would have stored it all the same, or been misled by the request.
+    pub leak: Option<Rule>,
+    /// Fields that a client sent and the origin did not get, because they could have misled it.
+    pub kept_back: Vec<HeaderName>,
     /// The verdict on the origin's response, until the engine asks for it.
     pub verdict: Option<Result<(Life, Terms), Rule>>,
     /// The fields of a 304 that freshens.
@@ -129,6 +134,13 @@ impl Ctx {
             None => catch(|| ask(&self.snapshot.clone().plan.site, &mut self.exchange)),
         };
         asked.inspect_err(|_| self.panicked())
+    }
+
+    /// The counters of the route, or those of what no route answers.
+    pub fn counters(&self) -> &RouteMetrics {
+        let counters = &self.snapshot.counters;
+        let number = self.route.as_ref().map_or(counters.len() - 1, |route| route.number);
+        &counters[number.min(counters.len() - 1)]
     }
 
     /// Counts a panic of a plugin or a handler.

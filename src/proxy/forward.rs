@@ -6,12 +6,12 @@
 
 use std::net::IpAddr;
 
-use http::header::{ACCEPT_ENCODING, ACCEPT_LANGUAGE, COOKIE, EXPECT, FORWARDED, HOST, VIA};
+use http::header::{ACCEPT_ENCODING, ACCEPT_LANGUAGE, COOKIE, EXPECT, HOST, VIA};
 use http::{HeaderMap, HeaderName, HeaderValue};
 use pingora::http::RequestHeader;
 
 use crate::exchange::Exchange;
-use crate::fields::forwarded::{ABOUT_THE_CLIENT, ANOTHER_REQUEST};
+use crate::fields::forwarded::{Says, says};
 use crate::fields::{accept_encoding, accept_language, cookies, forwarded};
 use crate::units::Network;
 
@@ -43,36 +43,59 @@ pub fn recognise(exchange: &mut Exchange, fields: &HeaderMap, trusted: &[Network
 }
 
 /// Takes out of a request what must not reach the origin unkeyed or unproven. Runs before the key is made.
-pub fn clean(request: &mut RequestHeader, exchange: &Exchange, cached: bool) {
-    remove_lookalikes(request);
-    if !exchange.peer_trusted {
-        for name in [&FOR, &PROTO, &FORWARDED_HOST, &REAL_IP] {
-            request.remove_header(name);
+///
+/// Gives back the fields that could have misled the origin, had they come through.
+pub fn clean(request: &mut RequestHeader, exchange: &Exchange, cached: bool) -> Vec<(HeaderName, Says)> {
+    let mut misleading = Vec::new();
+    let mut taken = Vec::new();
+    for name in request.headers.keys() {
+        let written = name.as_str();
+        // CGI, and what follows it, takes `X_Real_IP` for `X-Real-IP`. No proxy writes it so.
+        let lookalike = written.contains('_');
+        let said = if lookalike { says(&written.replace('_', "-")) } else { says(written) };
+        let Some(said) = said else { continue };
+        let goes = match said {
+            Says::Client | Says::Place => {
+                let known = [&FOR, &PROTO, &FORWARDED_HOST, &REAL_IP].contains(&name);
+                !exchange.peer_trusted || (cached && !known)
+            }
+            Says::Target | Says::Method => cached,
+            Says::Form | Says::Person => false,
+        };
+        if goes || lookalike {
+            taken.push(name.clone());
+            if cached && misleads(request, name, said, exchange) {
+                misleading.push((name.clone(), said));
+            }
         }
     }
-    if cached || !exchange.peer_trusted {
-        request.remove_header(&FORWARDED);
-        for name in ABOUT_THE_CLIENT {
-            request.remove_header(*name);
-        }
+    for name in taken {
+        request.remove_header(&name);
     }
     if cached {
-        for name in ANOTHER_REQUEST {
-            request.remove_header(*name);
+        // The key has it in lower case, so the origin gets it so.
+        let host =
+            request.headers.get(HOST).map(HeaderValue::as_bytes).filter(|host| host.iter().any(u8::is_ascii_uppercase));
+        if let Some(host) = host.and_then(|host| HeaderValue::from_bytes(&host.to_ascii_lowercase()).ok()) {
+            let _ = request.insert_header(HOST, host);
         }
     }
+    misleading
 }
 
-/// CGI, and what follows it, takes `X_Real_IP` for `X-Real-IP`. No proxy writes it so.
-fn remove_lookalikes(request: &mut RequestHeader) {
-    let told = |name: &str| {
-        let name = name.replace('_', "-");
-        [&FOR, &PROTO, &FORWARDED_HOST, &REAL_IP].iter().any(|known| *known == name.as_str())
-            || [ABOUT_THE_CLIENT, ANOTHER_REQUEST].iter().any(|list| list.contains(&name.as_str()))
+/// Whether an origin that believes this field would take the request for another one.
+fn misleads(request: &RequestHeader, name: &HeaderName, said: Says, exchange: &Exchange) -> bool {
+    let says = |text: &str| {
+        request.headers.get_all(name).iter().all(|line| line.as_bytes().eq_ignore_ascii_case(text.as_bytes()))
     };
-    let lookalikes = request.headers.keys().filter(|name| name.as_str().contains('_') && told(name.as_str()));
-    for name in lookalikes.cloned().collect::<Vec<_>>() {
-        request.remove_header(&name);
+    match said {
+        Says::Target | Says::Method => true,
+        // Of a proxy that we trust it is the truth; of others, what is the case anyway misleads nobody.
+        Says::Place if exchange.peer_trusted => false,
+        Says::Place if *name == FORWARDED_HOST => !says(&exchange.host),
+        Says::Place if *name == PROTO => !says(exchange.scheme),
+        Says::Place => true,
+        Says::Client | Says::Form | Says::Person => false,
     }
 }
 
@@ -157,7 +180,7 @@ mod tests {
 
     #[test]
     fn a_stranger_is_not_believed() {
-        let lie = "GET /\nHost: a.test\nX-Forwarded-For: 203.0.113.9\nX-Real-IP: 203.0.113.9\nX-Forwarded-Host: b\nX-Forwarded-Proto: https\nForwarded: for=1\nX-Original-URL: /admin\nX-Forwarded-Port: 1\nX_Forwarded_For: 203.0.113.9\nX_Original_URL: /admin\nCookie: a=b";
+        let lie = "GET /\nHost: a.test\nX-Forwarded-For: 203.0.113.9\nX-Real-IP: 203.0.113.9\nX-Forwarded-Host: b\nX-Forwarded-Proto: https\nForwarded: for=1\nX-Original-URL: /admin\nX-Forwarded-Port: 1\nX_Forwarded_For: 203.0.113.9\nX_Original_URL: /admin\nX-Forwarded-Uri: /x\nX-Nuxt-No-SSR: 1\nX-Nextjs-Data: 1\nCookie: a=b";
         let (exchange, head) = through("192.0.2.1", &["10.0.0.0/8"], lie);
         assert_eq!((exchange.client.to_string(), exchange.scheme), ("192.0.2.1".into(), "http"));
         for (name, expected) in [
@@ -169,9 +192,49 @@ mod tests {
         ] {
             assert_eq!(head.headers[name], expected, "{name}");
         }
-        for name in ["forwarded", "x-original-url", "x-forwarded-port", "x_forwarded_for", "x_original_url", "cookie"] {
+        for name in [
+            "forwarded",
+            "x-original-url",
+            "x-forwarded-port",
+            "x-forwarded-uri",
+            "x_forwarded_for",
+            "x_original_url",
+            "x-nuxt-no-ssr",
+            "cookie",
+        ] {
             assert!(!head.headers.contains_key(name), "{name}");
         }
+        assert!(head.headers.contains_key("x-nextjs-data"), "the app needs it; what it answers is not stored");
+    }
+
+    #[test]
+    fn what_could_mislead_is_told() {
+        for (line, peer, cached, expected) in [
+            ("X-Forwarded-Host: evil.test", "192.0.2.1", true, Some(Says::Place)),
+            ("X_Forwarded_Host: evil.test", "10.0.0.1", true, None),
+            ("X-Forwarded-Host: A.test", "192.0.2.1", true, None),
+            ("X-Forwarded-Host: evil.test", "10.0.0.1", true, None),
+            ("X-Forwarded-Host: evil.test", "192.0.2.1", false, None),
+            ("X-Forwarded-Proto: http", "192.0.2.1", true, None),
+            ("X-Forwarded-Proto: nothttp", "192.0.2.1", true, Some(Says::Place)),
+            ("X-Forwarded-Prefix: /x", "192.0.2.1", true, Some(Says::Place)),
+            ("X-Forwarded-For: 203.0.113.9", "192.0.2.1", true, None),
+            ("X-Rewrite-Url: /admin", "10.0.0.1", true, Some(Says::Target)),
+            ("X-HTTP-Method-Override: DELETE", "192.0.2.1", true, Some(Says::Method)),
+            ("X-Custom: 1", "192.0.2.1", true, None),
+        ] {
+            let mut exchange = exchange();
+            exchange.peer = peer.parse().unwrap();
+            exchange.host = "a.test".into();
+            let mut head = request(&format!("GET /\nHost: a.test\n{line}"));
+            recognise(&mut exchange, &head.headers, &[Network("10.0.0.0/8".parse().unwrap())]);
+            let told = clean(&mut head, &exchange, cached);
+            assert_eq!(told.first().map(|(_, said)| *said), expected, "{line} from {peer}, cached: {cached}");
+            assert!(told.len() <= 1);
+        }
+        let mut head = request("GET /\nHost: A.Test");
+        clean(&mut head, &exchange(), true);
+        assert_eq!(head.headers["host"], "a.test");
     }
 
     #[test]

@@ -11,7 +11,7 @@ use pingora::proxy::Session;
 
 use super::content::FromClient;
 use super::context::Ctx;
-use super::{Proxy, forward, guard, reply};
+use super::{Proxy, account, forward, guard, reply};
 use crate::catch::catch_async;
 use crate::fields::authority::without_port;
 use crate::fields::query::Rules;
@@ -59,7 +59,8 @@ pub async fn take_in(proxy: &Proxy, session: &mut Session, ctx: &mut Ctx) -> Nex
     let next = match &route.destination {
         Destination::Local(handler) => Next::Local(handler.clone()),
         Destination::Proxy(_) => {
-            forward::clean(session.req_header_mut(), &ctx.exchange, route.cache.is_some());
+            let taken = forward::clean(session.req_header_mut(), &ctx.exchange, route.cache.is_some());
+            account::kept_back(ctx, taken);
             Next::Upstream
         }
     };

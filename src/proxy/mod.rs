@@ -6,6 +6,7 @@
 pub mod content;
 pub mod context;
 
+mod account;
 mod beside;
 mod caching;
 mod forward;
@@ -389,7 +390,7 @@ impl ProxyHttp for Proxy {
     ) -> Result<RespCacheable> {
         let answer = caching::to_store(self.cache, &self.clock, session, response, ctx);
         if let Some(rule) = ctx.cache.refused {
-            tracing::debug!(target = ctx.exchange.target, rule = rule.token(), section = rule.section(), "not stored");
+            account::not_stored(ctx, rule);
             self.metrics.not_stored.with_label_values(&[rule.token()]).inc();
         }
         Ok(answer)
@@ -564,9 +565,8 @@ impl ProxyHttp for Proxy {
         }
         ctx.exchange.sent = session.body_bytes_sent() as u64;
         self.metrics.sent_bytes.inc_by(ctx.exchange.sent);
-        let counters = &ctx.snapshot.counters;
-        let number = ctx.route.as_ref().map_or(counters.len() - 1, |route| route.number);
-        counters[number.min(counters.len() - 1)].count(ctx.exchange.status, cache_word(&ctx.exchange));
+        ctx.counters().count(ctx.exchange.status, cache_word(&ctx.exchange));
+        account::close(ctx);
         let _ = ctx.plugins(|chain, exchange| chain.log(exchange));
         if let Some(log) = &ctx.snapshot.log {
             log.write(session.req_header(), &mut ctx.exchange, self.clock.now());

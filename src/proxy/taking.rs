@@ -18,6 +18,7 @@ use super::context::Ctx;
 use super::keys::Names;
 use crate::cache::Cache;
 use crate::cache::fetch::{Lead, Taking};
+use crate::cache::leak;
 use crate::cache::parts::{self, Arrived, SLICE, Seed, Sheet};
 use crate::cache::policy::{self, Arrival, Reuse};
 use crate::cache::rule::Rule;
@@ -214,7 +215,7 @@ fn taking(
         return Err(None);
     }
     let whole = parts::whole(response, part.length);
-    let life = policy::judge(&request.headers, &whole, &route.policy, at)?;
+    let life = leak::judge(request, &whole, &route.policy, &route.chosen.headers, at)?;
     let mut head = response.clone();
     head.remove_header(&AGE);
     for name in policy::withheld(&response.headers, &route.policy) {

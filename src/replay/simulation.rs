@@ -16,6 +16,7 @@ use super::line::{Line, Stamp};
 use super::stock::{Kept, New, Stock};
 use super::tally::{Counts, Outcome, Timeline, Word};
 use crate::cache::key::Parts;
+use crate::cache::leak;
 use crate::cache::policy::{self, Arrival, Reuse};
 use crate::catch::catch;
 use crate::clock::{Clock, Moment};
@@ -251,7 +252,7 @@ impl<'a> Simulation<'a> {
         if policy.strip_set_cookie {
             response.remove_header(&http::header::SET_COOKIE);
         }
-        let life = match policy::judge(&asked.head.headers, &response, policy, at) {
+        let life = match leak::judge(&asked.head, &response, policy, &asked.cache.chosen.headers, at) {
             Ok(_) if length > self.plan.limits.max_object => return,
             Ok(life) => life,
             // What the origin does not let us store now, it does not let us use.

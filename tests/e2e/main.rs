@@ -13,6 +13,7 @@ mod cache;
 mod conformance;
 mod cookbook;
 mod documents;
+mod leaks;
 mod mistakes;
 mod pages;
 mod parts;
