@@ -14,6 +14,7 @@ use crate::config::{self, Lasting, Parts};
 use crate::plugin::Entry;
 use crate::probe::{self, Probe};
 use crate::replay::{self, Replay};
+use crate::secret::{self, Secret};
 use crate::server::Server;
 
 /// The configuration is wrong.
@@ -122,9 +123,28 @@ struct Whom {
     /// The address of the admin listener.
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:9900")]
     admin: SocketAddr,
-    /// The configuration that says where it is.
+    /// The configuration that says where it is, and its token.
     #[arg(long, value_name = "FILE", conflicts_with = "admin")]
     config: Option<PathBuf>,
+    /// A file with its token, if it wants one; or HEADWALL_ADMIN_TOKEN says it.
+    #[arg(long, value_name = "FILE", conflicts_with = "config")]
+    token_file: Option<PathBuf>,
+}
+
+impl Whom {
+    /// The token that the command line or the environment names.
+    fn token(&self) -> Result<Option<Secret>, String> {
+        match &self.token_file {
+            Some(file) => secret::only_token(file).map(Some),
+            None => match std::env::var("HEADWALL_ADMIN_TOKEN").map(Secret::from) {
+                Ok(token) if token.is_token() => Ok(Some(token)),
+                Ok(_) => {
+                    Err("HEADWALL_ADMIN_TOKEN is no token; one has at least 16 characters, all visible ASCII".into())
+                }
+                Err(_) => Ok(None),
+            },
+        }
+    }
 }
 
 #[derive(Args)]
@@ -165,8 +185,13 @@ pub fn run(plugins: &[Entry]) -> ExitCode {
         Command::Schema => return print(&format!("{:#}", config::schema(plugins))),
         Command::Replay(asked) => return replayed(asked, &parts),
         Command::Probe(asked) => return probe::run(asked),
-        Command::Health(Whom { config: None, admin }) => return health(*admin),
-        Command::Purge(Purge { whom: Whom { config: None, admin }, .. }) => return purge(*admin, &cli.command),
+        Command::Health(Whom { config: None, admin, .. }) => return health(*admin),
+        Command::Purge(Purge { whom: whom @ Whom { config: None, .. }, .. }) => {
+            return match whom.token() {
+                Ok(token) => purge(whom.admin, token.as_ref(), &cli.command),
+                Err(message) => fail(USAGE, &message),
+            };
+        }
         Command::Check { config }
         | Command::Health(Whom { config: Some(config), .. })
         | Command::Purge(Purge { whom: Whom { config: Some(config), .. }, .. }) => config::load(config, &parts),
@@ -185,7 +210,7 @@ pub fn run(plugins: &[Entry]) -> ExitCode {
         Command::Schema | Command::Replay(_) | Command::Probe(_) => ExitCode::SUCCESS,
         Command::Health(_) | Command::Purge(_) => match (&plan.settings.admin, &cli.command) {
             (Some(admin), Command::Health(_)) => health(admin.listen.bind),
-            (Some(admin), command) => purge(admin.listen.bind, command),
+            (Some(admin), command) => purge(admin.listen.bind, plan.admin_token.as_ref(), command),
             (None, _) => fail(WRONG, "this configuration has no `admin` listener that could be asked"),
         },
         Command::Check { config } => {
@@ -245,7 +270,7 @@ fn ask(admin: SocketAddr, request: &str, patience: Duration) -> std::io::Result<
 }
 
 /// Tells the server what to take out of its store.
-fn purge(admin: SocketAddr, command: &Command) -> ExitCode {
+fn purge(admin: SocketAddr, token: Option<&Secret>, command: &Command) -> ExitCode {
     let Command::Purge(Purge { url, prefix, host, tag, all, soft, dry_run, .. }) = command else {
         return ExitCode::from(USAGE);
     };
@@ -257,8 +282,9 @@ fn purge(admin: SocketAddr, command: &Command) -> ExitCode {
         asked.insert(name.to_owned(), (*value).into());
     }
     let content = serde_json::Value::from(asked).to_string();
+    let token = token.map(|token| format!("Authorization: Bearer {}\r\n", token.reveal())).unwrap_or_default();
     let request = format!(
-        "POST /purge HTTP/1.1\r\nHost: {admin}\r\nConnection: close\r\nContent-Type: application/json\r\n\
+        "POST /purge HTTP/1.1\r\nHost: {admin}\r\nConnection: close\r\n{token}Content-Type: application/json\r\n\
          Content-Length: {}\r\n\r\n{content}",
         content.len()
     );

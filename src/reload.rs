@@ -6,7 +6,7 @@ use tokio::sync::Notify;
 
 use crate::access_log::AccessLog;
 use crate::config::Lasting;
-use crate::config::settings::{Admin, Listen, Settings};
+use crate::config::settings::{Listen, Settings};
 use crate::config::{Error, Plan};
 use crate::proxy::{Proxy, Snapshot};
 
@@ -17,13 +17,14 @@ pub type Load = dyn Fn() -> Result<Plan, Error> + Send + Sync;
 #[derive(PartialEq)]
 struct Fixed {
     listen: Vec<Listen>,
-    admin: Option<Admin>,
+    admin: Option<Listen>,
     threads: Option<u16>,
 }
 
 impl Fixed {
     fn of(settings: &Settings) -> Self {
-        Fixed { listen: settings.listen.clone(), admin: settings.admin.clone(), threads: settings.threads }
+        let admin = settings.admin.as_ref().map(|admin| admin.listen.clone());
+        Fixed { listen: settings.listen.clone(), admin, threads: settings.threads }
     }
 }
 
@@ -79,7 +80,7 @@ impl Reloader {
             }
         };
         if Fixed::of(&plan.settings) != self.fixed {
-            tracing::warn!("`listen`, `admin` and `threads` stay as they were; they change with a new process");
+            tracing::warn!("`listen`, `admin.listen` and `threads` stay as they were; they change with a new process");
         }
         plan.upstreams.iter().for_each(|upstream| upstream.start(&old.plan.upstreams));
         let limits = plan.limits;

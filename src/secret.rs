@@ -112,6 +112,15 @@ pub fn lines(path: &Path) -> Result<Vec<(usize, String)>, String> {
     if lines.is_empty() { Err(format!("{} is empty", path.display())) } else { Ok(lines) }
 }
 
+/// The one token that a file has.
+pub fn only_token(path: &Path) -> Result<Secret, String> {
+    let mut lines = lines(path)?.into_iter().map(|(_, line)| Secret::from(line));
+    match (lines.next().filter(Secret::is_token), lines.next()) {
+        (Some(token), None) => Ok(token),
+        _ => Err(format!("{}: one token is expected, of at least 16 characters, all visible ASCII", path.display())),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

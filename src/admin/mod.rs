@@ -1,5 +1,6 @@
 //! The operator's listener: `/health`, `/metrics`, `/stats`, and `/purge`.
 
+mod access;
 mod purge;
 
 use std::sync::Arc;
@@ -125,6 +126,13 @@ impl Admin {
 impl ServeHttp for Admin {
     async fn response(&self, session: &mut ServerSession) -> Response<Vec<u8>> {
         let request = session.req_header();
+        let path = request.raw_path().split(|byte| *byte == b'?').next().unwrap_or_default();
+        if path != b"/health"
+            && let Some(refusal) =
+                access::refuse(&request.headers, self.proxy.snapshot.load().plan.admin_token.as_ref())
+        {
+            return refusal;
+        }
         if request.method == Method::POST && request.raw_path() == b"/purge" {
             return self.purge(session).await;
         }
@@ -133,7 +141,6 @@ impl ServeHttp for Admin {
             refusal.headers_mut().insert(ALLOW, http::HeaderValue::from_static("GET, HEAD"));
             return refusal;
         }
-        let path = request.raw_path().split(|byte| *byte == b'?').next().unwrap_or_default();
         match path {
             b"/health" if self.proxy.draining.load(Relaxed) => answer(503, "text/plain", "draining\n".into()),
             b"/health" => answer(200, "text/plain", "ok\n".into()),

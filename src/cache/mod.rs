@@ -8,6 +8,7 @@
 //!
 //! There is one store for all routes. It lives as long as the process.
 
+pub mod advice;
 pub mod aside;
 pub mod coded;
 pub mod families;

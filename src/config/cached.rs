@@ -179,6 +179,7 @@ fn never_reaches_the_origin(name: &str) -> Option<&'static str> {
         name if frames(name) || name.starts_with("if-") || matches!(name, "range" | "expect" | "via") => {
             Some("belongs to the message, not to what is asked for")
         }
+        name if name.starts_with("x-headwall-") => Some("is for Headwall itself and goes no further"),
         name if is_about_the_client(name) => Some("does not reach the origin from a client; see `trust.proxies`"),
         _ => None,
     }

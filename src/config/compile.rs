@@ -18,6 +18,7 @@ use crate::fields::query::Rules;
 use crate::handlers::{self, Draft, Surroundings};
 use crate::plugin::{Chain, Complaint, Hooks};
 use crate::route::{Conditions, Destination, Route, RouteCache, Router};
+use crate::secret::{self, Secret};
 use crate::units::{ByteSize, Span};
 use crate::upstream::{Address, Timeouts, Upstream};
 
@@ -37,6 +38,7 @@ impl<'a> Compiler<'a> {
     /// The plan, or everything that is wrong.
     pub(super) fn compile(mut self, file: &str, settings: Settings) -> Result<Plan, Error> {
         self.check_listeners(&settings);
+        let admin_token = self.admin_token(&settings);
         let limits = self.limits(&settings.cache);
         let upstreams = self.upstreams(&settings.upstreams);
         let proxies = !settings.trust.proxies.is_empty();
@@ -49,6 +51,7 @@ impl<'a> Compiler<'a> {
             router,
             site: Chain::new(site.iter().map(|built| &built.hooks)),
             trusted: settings.trust.proxies.clone(),
+            admin_token,
             limits,
             upstreams: upstreams.into_values().flatten().collect(),
             stores: self.stores.finish(),
@@ -86,6 +89,32 @@ impl<'a> Compiler<'a> {
             if seen.contains(&admin.listen.bind) {
                 self.complaints.value("admin.listen", format!("{} is taken by `listen`", admin.listen.bind));
             }
+        }
+    }
+
+    fn admin_token(&mut self, settings: &Settings) -> Option<Secret> {
+        let admin = settings.admin.as_ref()?;
+        const LENGTH: &str = "a token has at least 16 characters, all visible ASCII";
+        match (&admin.token, &admin.token_file) {
+            (Some(_), Some(_)) => {
+                self.complaints
+                    .key("admin.token_file", "`token` and `token_file` both say what the token is; take one");
+                None
+            }
+            (Some(token), None) => {
+                if !token.is_token() {
+                    self.complaints.value("admin.token", LENGTH);
+                }
+                Some(token.clone())
+            }
+            (None, Some(file)) => match secret::only_token(file) {
+                Ok(token) => Some(token),
+                Err(message) => {
+                    self.complaints.value("admin.token_file", message);
+                    None
+                }
+            },
+            (None, None) => None,
         }
     }
 

@@ -26,6 +26,7 @@ use crate::fields::query::Rules;
 use crate::handlers::{Named, Stores};
 use crate::plugin::{Chain, Entry, Hooks};
 use crate::route::Router;
+use crate::secret::Secret;
 use crate::units::Network;
 use crate::upstream::Upstream;
 use compile::Compiler;
@@ -46,6 +47,8 @@ pub struct Plan {
     pub site: Chain,
     /// Whose word about clients is believed.
     pub trusted: Vec<Network>,
+    /// What opens the operator's listener and has decisions explained; nobody may ask for that without one.
+    pub admin_token: Option<Secret>,
     /// How the cache is bounded.
     pub limits: Limits,
     /// All upstreams.

@@ -14,6 +14,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::Serialize;
 use serde::de::{self, Deserialize, Deserializer, MapAccess, Visitor};
 
+use crate::secret::Secret;
 use crate::units::{ByteSize, Network, Span};
 
 /// The whole file.
@@ -141,7 +142,15 @@ impl<'de> Deserialize<'de> for Listen {
 /// admin: { listen: "127.0.0.1:9900" }
 /// ```
 ///
-/// It is for loopback only: whoever reaches it sees and purges everything. `headwall health` and `headwall purge` ask it.
+/// It is for loopback only: whoever reaches it sees and purges everything, unless there is a token. Then all but `/health`
+/// wants `Authorization: Bearer TOKEN`, and whoever has it may ask any route why it does what it does
+/// (`X-Headwall-Explain: 1` with `X-Headwall-Token: TOKEN`, docs/explain.md). `headwall health` and `headwall purge` ask this
+/// listener; they find the token in the file that `--config` names, in `--token-file`, or in HEADWALL_ADMIN_TOKEN.
+///
+/// ```yaml
+/// admin: { listen: "127.0.0.1:9900", token: "${ADMIN_TOKEN:-only-an-example-of-one}" }
+/// ```
+///
 /// A purge is JSON (`Content-Type: application/json`) and names one thing: `url` or `prefix` (an address, or a path for
 /// every host), `host`, `tag` (of `Cache-Tag`, `Surrogate-Key` or `Cache-Groups`), or `all: true`. All variants go, and
 /// what is on its way is not stored. With `soft: true` entries become stale instead, with `dry_run: true` they are only
@@ -151,6 +160,12 @@ impl<'de> Deserialize<'de> for Listen {
 pub struct Admin {
     /// Its address, on loopback.
     pub listen: Listen,
+    /// What opens it, all but `/health`; at least 16 visible ASCII characters. A reload takes a new one over.
+    #[serde(default)]
+    pub token: Option<Secret>,
+    /// The same in a file of its own, on a line of its own.
+    #[serde(default)]
+    pub token_file: Option<PathBuf>,
 }
 
 /// Whose word about clients is believed.

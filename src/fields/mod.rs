@@ -6,12 +6,14 @@
 pub mod accept_encoding;
 pub mod accept_language;
 pub mod authority;
+pub mod bearer;
 pub mod cache_control;
 pub mod cache_status;
 pub mod conditional;
 pub mod connection;
 pub mod cookies;
 pub mod date;
+pub mod explained;
 pub mod forwarded;
 pub mod path;
 pub mod query;

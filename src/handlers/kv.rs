@@ -29,6 +29,7 @@ use serde::Deserialize;
 use super::{Surroundings, complaint};
 use crate::clock::{Clock, Moment};
 use crate::exchange::Exchange;
+use crate::fields::bearer;
 use crate::fields::conditional::{names, strongly_equal, weakly_equal};
 use crate::handler::{Content, Handler, Reply, Unread};
 use crate::memory::{Change, Memory, Usage};
@@ -249,15 +250,9 @@ impl Kv {
     }
 
     fn has_token(&self, request: &RequestHeader) -> bool {
-        let Some(value) = request.headers.get(AUTHORIZATION) else { return false };
-        let value = value.as_bytes();
-        let Some((scheme, token)) = value.iter().position(|byte| *byte == b' ').map(|at| value.split_at(at)) else {
-            return false;
-        };
-        let token = token.trim_ascii();
+        let Some(token) = bearer::token(&request.headers) else { return false };
         // Every token is compared to its end, so that time tells nothing.
-        let fits = self.tokens.iter().fold(false, |any, known| any | known.is(token));
-        scheme.eq_ignore_ascii_case(b"bearer") && fits
+        self.tokens.iter().fold(false, |any, known| any | known.is(token))
     }
 
     fn get(&self, key: &[u8], request: &RequestHeader) -> Result<Reply, Reply> {

@@ -43,9 +43,14 @@ pub fn not_stored(ctx: &Ctx, rule: Rule) {
 
 /// The rule that decided last: why the store was passed by, why the response was not stored, or why it was.
 pub fn rule(ctx: &Ctx) -> Option<Rule> {
-    let notes = &ctx.cache;
-    let stored = notes.life.map(|life| life.rule);
-    notes.passed_by.map(|(_, rule)| rule).or(notes.refused).or(stored)
+    ctx.cache.passed_by.map(|(_, rule)| rule).or(ctx.cache.refused).or_else(|| kept_by(ctx))
+}
+
+/// The rule by which the response is stored, whether by this request or by an earlier one.
+pub fn kept_by(ctx: &Ctx) -> Option<Rule> {
+    let status = ctx.exchange.cache?;
+    let kept = status.stored || status.hit || status.collapsed || status.ttl.is_some();
+    ctx.cache.life.filter(|_| kept).map(|life| life.rule)
 }
 
 /// Tells those who look at the exchange when it is over.

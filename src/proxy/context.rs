@@ -7,6 +7,7 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 use pingora::cache::CacheKey;
 
 use super::Snapshot;
+use super::explain::Explain;
 use super::parts::Composed;
 use super::taking::Completing;
 use crate::cache::aside::Aside;
@@ -41,6 +42,8 @@ pub struct Ctx {
     pub tried: Tried,
     /// What the cache learned.
     pub cache: CacheNotes,
+    /// What is noted beside for a client that asks why, and may.
+    pub explain: Option<Box<Explain>>,
     /// Filters for the content of a response that we made.
     pub filters: Vec<Box<dyn ContentFilter>>,
     /// The proxy is closing: connections are not kept.

@@ -11,7 +11,7 @@ use pingora::proxy::Session;
 
 use super::content::FromClient;
 use super::context::Ctx;
-use super::{Proxy, account, forward, guard, reply};
+use super::{Proxy, account, explain, forward, guard, reply};
 use crate::catch::catch_async;
 use crate::fields::authority::without_port;
 use crate::fields::query::Rules;
@@ -30,12 +30,15 @@ pub enum Next {
 
 /// Takes a request in.
 pub async fn take_in(proxy: &Proxy, session: &mut Session, ctx: &mut Ctx) -> Next {
+    ctx.explain = explain::asked(session.req_header_mut(), &ctx.snapshot.plan);
     let checked = guard::check(session);
     introduce(session, ctx);
     if let Err(refusal) = checked {
+        ctx.cache.declined = Some("refused");
         return Next::Reply(refuse(proxy, session, &refusal));
     }
     if let Err(refusal) = find_route(proxy, session, ctx) {
+        ctx.cache.declined = Some("refused");
         return Next::Reply(refusal);
     }
     let (snapshot, route) = (ctx.snapshot.clone(), ctx.route.clone());
@@ -114,6 +117,9 @@ fn introduce(session: &Session, ctx: &mut Ctx) {
     exchange.target = String::from_utf8_lossy(request.raw_path()).into_owned();
     exchange.host = request.headers.get(HOST).and_then(|host| host.to_str().ok()).unwrap_or("").to_ascii_lowercase();
     forward::recognise(exchange, &request.headers, &ctx.snapshot.plan.trusted);
+    if ctx.explain.as_ref().is_some_and(|explain| explain.https) {
+        exchange.scheme = "https";
+    }
 }
 
 /// The answer to what is ambiguous; the connection ends with it.

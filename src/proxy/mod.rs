@@ -9,6 +9,7 @@ pub mod context;
 mod account;
 mod beside;
 mod caching;
+mod explain;
 mod forward;
 mod guard;
 mod intake;
@@ -146,6 +147,7 @@ impl ProxyHttp for Proxy {
             connection: None,
             tried: Tried::default(),
             cache: CacheNotes::default(),
+            explain: None,
             filters: Vec::new(),
             draining: false,
         }
@@ -375,9 +377,11 @@ impl ProxyHttp for Proxy {
             )
             .map_err(|e| e.into_up());
         }
+        explain::origin_said(ctx, response);
         if ctx.plugins(|chain, exchange| chain.upstream_response(response, exchange)).is_err() {
             return Self::error(500, "a plugin panicked");
         }
+        explain::plugins_changed(ctx, response);
         // After the plugins: what they say of a response counts like what the origin says.
         caching::origin_answered(self.cache, &self.clock, session, response, ctx)
     }

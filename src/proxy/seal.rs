@@ -7,7 +7,7 @@ use pingora::proxy::Session;
 
 use super::content::Filters;
 use super::context::Ctx;
-use super::{caching, forward};
+use super::{caching, explain, forward};
 use crate::catch::Panicked;
 use crate::clock::Clock;
 use crate::exchange::Pushed;
@@ -54,6 +54,7 @@ pub fn seal(
         let confirms = head.status == 304;
         ctx.exchange.unconditional = if confirms { caching::unconditional(session, ctx) } else { None };
     }
+    explain::leaves(ctx, head);
     let request = session.req_header();
     // Of a refresh in the background nothing leaves.
     let mut rewritten = match ctx.exchange.background {
@@ -69,6 +70,7 @@ pub fn seal(
     } else {
         filters(session, head, ctx, pushed, made);
     }
+    explain::tell(session, head, ctx, clock);
     // An HTTP/1.0 client would take chunk sizes for content; the end of the connection tells it the end.
     let unframed = ctx.exchange.version == Version::HTTP_10 && head.remove_header(&TRANSFER_ENCODING).is_some();
     if unframed || ctx.draining {

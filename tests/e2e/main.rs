@@ -13,6 +13,7 @@ mod cache;
 mod conformance;
 mod cookbook;
 mod documents;
+mod explain;
 mod leaks;
 mod mistakes;
 mod pages;

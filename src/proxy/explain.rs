@@ -1,0 +1,292 @@
+//! What is told to a holder of the admin token who asks why (`X-Headwall-Explain: 1`), in one response field.
+//!
+//! It is made of the notes that every exchange takes anyway; only what would cost something, such as what the
+//! origin's head was before plugins changed it, is noted for those who ask.
+
+use http::header::{AUTHORIZATION, CACHE_CONTROL, COOKIE, ETAG, EXPIRES, LAST_MODIFIED, RANGE, SET_COOKIE, VARY};
+use http::{HeaderMap, HeaderName, HeaderValue, Method};
+use pingora::http::{RequestHeader, ResponseHeader};
+use pingora::proxy::Session;
+use sfv::Parser;
+
+use super::context::Ctx;
+use super::keys::Names;
+use super::{account, caching};
+use crate::cache::leak;
+use crate::cache::rule::Rule;
+use crate::clock::Clock;
+use crate::config::Plan;
+use crate::fields::cookies;
+use crate::fields::explained::{self, Member};
+use crate::fields::forwarded::says;
+use crate::route::Destination;
+
+/// The field that asks.
+const ASKS: HeaderName = HeaderName::from_static("x-headwall-explain");
+/// The field that says that the client may ask.
+const TOKEN: HeaderName = HeaderName::from_static("x-headwall-token");
+/// The field that answers.
+pub const ANSWERS: HeaderName = HeaderName::from_static("headwall-explain");
+
+/// What is noted for somebody who asks.
+#[derive(Default)]
+pub struct Explain {
+    /// The request is to be taken for one that came by https.
+    pub https: bool,
+    origin: Option<ResponseHeader>,
+    changed: Vec<HeaderName>,
+    leaves: Option<HeaderMap>,
+}
+
+/// Whether this client asks and may; both fields go no further, whatever they say.
+pub fn asked(request: &mut RequestHeader, plan: &Plan) -> Option<Box<Explain>> {
+    let asks = request.remove_header(&ASKS);
+    let token = request.remove_header(&TOKEN);
+    let may = plan.admin_token.as_ref()?.is(token?.as_bytes());
+    let asks = Parser::parse_item(asks?.as_bytes()).ok()?;
+    let https = asks.params.get("scheme").and_then(|scheme| scheme.as_token()) == Some("https");
+    (may && asks.bare_item.as_int() == Some(1)).then(|| Box::new(Explain { https, ..Explain::default() }))
+}
+
+/// Keeps the head as the origin sent it.
+pub fn origin_said(ctx: &mut Ctx, response: &ResponseHeader) {
+    if let Some(explain) = &mut ctx.explain {
+        explain.origin = Some(response.clone());
+    }
+}
+
+/// Notes which fields plugins have changed in it.
+pub fn plugins_changed(ctx: &mut Ctx, response: &ResponseHeader) {
+    if let Some(explain) = &mut ctx.explain
+        && let Some(before) = &explain.origin
+    {
+        explain.changed = differences(&before.headers, &response.headers);
+    }
+}
+
+/// Keeps the head that leaves as it is before plugins change it.
+pub fn leaves(ctx: &mut Ctx, head: &ResponseHeader) {
+    if let Some(explain) = &mut ctx.explain {
+        explain.leaves = Some(head.headers.clone());
+    }
+}
+
+/// The names of fields whose lines differ.
+fn differences(before: &HeaderMap, after: &HeaderMap) -> Vec<HeaderName> {
+    let same = |name: &HeaderName| before.get_all(name).iter().eq(after.get_all(name).iter());
+    let mut names: Vec<_> = before.keys().chain(after.keys()).filter(|name| !same(name)).cloned().collect();
+    names.sort_unstable_by(|a, b| a.as_str().cmp(b.as_str()));
+    names.dedup();
+    names
+}
+
+/// Answers whoever has asked. The response is for them alone then, whatever it says about caches.
+pub fn tell(session: &Session, head: &mut ResponseHeader, ctx: &Ctx, clock: &Clock) {
+    let Some(explain) = &ctx.explain else { return };
+    let mut members = account_of(explain, session, ctx, clock);
+    let changed = explain.leaves.as_ref().map(|before| list(differences(before, &head.headers))).unwrap_or_default();
+    let response = Member::new("response").number("status", i64::from(head.status.as_u16()));
+    members.push(response.some("changed-by-plugins", changed));
+    let for_others: Vec<_> =
+        head.headers.keys().filter(|name| name.as_str().ends_with("-cache-control")).cloned().collect();
+    for name in for_others.iter().chain(&[EXPIRES, HeaderName::from_static("surrogate-control")]) {
+        head.remove_header(name);
+    }
+    let _ = head.insert_header(CACHE_CONTROL, HeaderValue::from_static("private, no-store"));
+    if let Ok(value) = HeaderValue::try_from(explained::value(members)) {
+        let _ = head.insert_header(ANSWERS, value);
+    }
+}
+
+fn list<T: AsRef<str>>(names: impl IntoIterator<Item = T>) -> String {
+    let names: Vec<_> = names.into_iter().map(|name| name.as_ref().to_owned()).collect();
+    names.join(", ")
+}
+
+/// Lines of a field as one value.
+fn joined(fields: &HeaderMap, name: &HeaderName) -> Vec<u8> {
+    let lines: Vec<_> = fields.get_all(name).iter().map(HeaderValue::as_bytes).collect();
+    lines.join(&b", "[..])
+}
+
+fn account_of(explain: &Explain, session: &Session, ctx: &Ctx, clock: &Clock) -> Vec<Member> {
+    let mut members = vec![route(ctx)];
+    if let Ok(names) = Names::of(session.req_header(), ctx)
+        && ctx.route_cache().is_some()
+    {
+        let parts = names.parts();
+        let chosen = ctx.route_cache().map(|cache| &cache.chosen);
+        let key = Member::new("key").word("scheme", parts.scheme).text("host", parts.host);
+        let key = key.some("forwarded-host", parts.forwarded_host).text("target", parts.target);
+        let fields = chosen.map(|chosen| list(&chosen.headers)).unwrap_or_default();
+        let cookies = chosen.map(|chosen| chosen.cookies.join(", ")).unwrap_or_default();
+        members.push(key.some("fields", fields).some("cookies", cookies).flag("search", ctx.cache.search.is_some()));
+    }
+    members.push(request(session.req_header(), ctx));
+    if let Some(status) = ctx.exchange.cache {
+        let mut cache = Member::new("cache").text("status", status.value()).flag("hit", status.hit);
+        if let Some(life) = ctx.cache.life.filter(|_| caching::from_store(session)) {
+            let seconds = |span: std::time::Duration| i64::try_from(span.as_secs()).unwrap_or(i64::MAX);
+            cache = cache.number("age", seconds(life.age(clock.now()))).number("lifetime", seconds(life.lifetime));
+        }
+        let stored = ctx.cache.found.as_ref().map(|found| list(found.nominated.iter())).unwrap_or_default();
+        members.push(cache.some("vary", stored));
+    }
+    if let Some(response) = &explain.origin {
+        members.push(origin(response, explain, ctx));
+    }
+    members.extend(decisions(ctx, session));
+    members
+}
+
+fn route(ctx: &Ctx) -> Member {
+    let Some(route) = &ctx.route else { return Member::new("no-route") };
+    let member = Member::new("route").text("name", &*route.name).number("number", route.number as i64 + 1);
+    let member = match &route.destination {
+        Destination::Proxy(upstream) => member.text("upstream", &*upstream.name),
+        Destination::Local(_) => {
+            let to = ctx.snapshot.plan.settings.routes.get(route.number).map_or("", |settings| &settings.to.name);
+            member.text("handler", to)
+        }
+    };
+    let mode = ctx.route_cache().map_or("none", |cache| if cache.policy.force { "force" } else { "respect" });
+    member.word("cache", mode)
+}
+
+/// What of the request counts beside the key; never what a field says.
+fn request(request: &RequestHeader, ctx: &Ctx) -> Member {
+    let member = Member::new("request").text("method", ctx.exchange.method.as_str());
+    let changed = ctx.exchange.target.as_bytes() != request.raw_path();
+    let member = if changed { member.text("target", &ctx.exchange.target) } else { member };
+    let names: Vec<_> = cookies::sent(&request.headers).map(|(name, _)| name).collect();
+    let member = member
+        .flag("authorization", request.headers.contains_key(AUTHORIZATION))
+        .flag("cookie", request.headers.contains_key(COOKIE))
+        .some("cookies", names.join(&b", "[..]))
+        .some("cache-control", joined(&request.headers, &CACHE_CONTROL));
+    member.some("kept-back", list(&ctx.cache.kept_back))
+}
+
+/// What the origin said, as far as it counts: of cookies the names, of validators that they are there.
+fn origin(response: &ResponseHeader, explain: &Explain, ctx: &Ctx) -> Member {
+    let fields = &response.headers;
+    let mut member = Member::new("origin").number("status", i64::from(response.status.as_u16()));
+    for name in ctx.route_cache().iter().flat_map(|cache| &cache.policy.targeted).chain(&[CACHE_CONTROL, EXPIRES, VARY])
+    {
+        member = member.some(name.as_str(), joined(fields, name));
+    }
+    for name in ["cache-tag", "no-vary-search"] {
+        member = member.some(name, joined(fields, &HeaderName::from_static(name)));
+    }
+    let cookies: Vec<_> = cookies::set(fields).collect();
+    member = member.some("set-cookie", cookies.join(&b", "[..])).flag("sets-cookie", fields.contains_key(SET_COOKIE));
+    member = member.flag("etag", fields.contains_key(ETAG)).flag("last-modified", fields.contains_key(LAST_MODIFIED));
+    member.some("changed-by-plugins", list(&explain.changed))
+}
+
+/// Each decision with its rule, the sentence that it stands on, and what to change.
+fn decisions(ctx: &Ctx, session: &Session) -> Vec<Member> {
+    let notes = &ctx.cache;
+    let mut members = Vec::new();
+    let mut seen = None;
+    for rule in notes.kept_back.iter().filter_map(|name| says(name.as_str()).and_then(leak::of_field)) {
+        if seen.replace(rule) != Some(rule) {
+            members.push(decision("taken-off", rule, ctx));
+        }
+    }
+    if let Some(declined) = notes.declined {
+        members.push(Member::new("decision").word("to", "decline").word("rule", declined).text("why", why(declined)));
+    }
+    let found = found(ctx, session);
+    if let Some((rule, section, why)) = found {
+        let section = section.replace('§', "Section ");
+        members.push(
+            Member::new("decision").word("to", "reuse").word("rule", rule).text("section", section).text("why", why),
+        );
+    }
+    match (notes.passed_by, notes.refused, account::kept_by(ctx)) {
+        (Some((_, rule)), ..) => members.push(decision("pass-by", rule, ctx)),
+        (_, Some(rule), _) => members.push(decision("not-store", rule, ctx)),
+        (_, _, Some(rule)) => {
+            members.push(decision(if caching::from_store(session) { "keep" } else { "store" }, rule, ctx))
+        }
+        _ => {}
+    }
+    members
+}
+
+fn decision(to: &str, rule: Rule, ctx: &Ctx) -> Member {
+    let advice = rule.advice();
+    let member = Member::new("decision").word("to", to).word("rule", rule.token());
+    let member = member.text("section", rule.section().replace('§', "Section ")).text("why", rule.meaning());
+    let (mut app, mut file) = (advice.app, advice.file);
+    // What the route has already need not be asked for.
+    if ctx.route_cache().is_some_and(|cache| cache.policy.force) && file.contains("`mode: force`") && to == "not-store"
+    {
+        file = "";
+    }
+    if to == "pass-by" && rule == Rule::Authorization {
+        app = "";
+    }
+    member.flag("would-have-leaked", ctx.cache.leak == Some(rule)).some("app", app).some("file", file)
+}
+
+fn why(declined: &str) -> &'static str {
+    match declined {
+        "plugin" => "a plugin answered; neither the store nor the app was asked",
+        "refused" => "it was refused before a route was chosen: it is ambiguous, or too large",
+        "only-if-cached" => "the request wanted an answer from the store alone, and there was none",
+        _ => "it waited for another request's answer as long as it would have for its own",
+    }
+}
+
+fn partial(request: &RequestHeader) -> bool {
+    request.method == Method::HEAD || request.headers.contains_key(RANGE)
+}
+
+/// What became of a stored response that was found, with the sentence that it stands on.
+fn found(ctx: &Ctx, session: &Session) -> Option<(&'static str, &'static str, &'static str)> {
+    let notes = &ctx.cache;
+    let from_store = caching::from_store(session);
+    Some(match () {
+        () if notes.collapsed && from_store => {
+            ("collapsed", "RFC 9111 §4", "it arrived meanwhile on behalf of another request")
+        }
+        () if notes.accepted => ("max-stale", "RFC 9111 §5.2.1.2", "it is stale, and the request accepts that"),
+        () if notes.not_for_this && notes.found.is_none() => {
+            ("credentials", "RFC 9111 §3.5", "something is stored, though not for requests with credentials")
+        }
+        () if notes.failure.is_some() => {
+            ("stale-if-error", "RFC 5861 §4", "the app failed, and what is stored may stand in")
+        }
+        () if notes.asked => {
+            ("validate", "RFC 9111 §5.2.1", "it is fresh, and the request or the response wants it validated")
+        }
+        () if notes.stale && ctx.exchange.cache.is_some_and(|status| status.hit) => {
+            ("stale-while-revalidate", "RFC 5861 §3", "it is stale, and is refreshed behind")
+        }
+        () if notes.stale => ("stale", "RFC 9111 §4.2.4", "it is stale, and the app was asked whether it still holds"),
+        () if from_store => ("fresh", "RFC 9111 §4.2", "it is fresh"),
+        () if notes.varied && notes.found.is_none() => {
+            ("vary", "RFC 9111 §4.1", "something is stored, though not for these request fields")
+        }
+        () if ctx.exchange.cache.is_some() && notes.passed_by.is_none() && partial(session.req_header()) => {
+            ("as-it-is", "RFC 9111 §3", "a HEAD, and a request for a part, goes to the app as it is and fills nothing")
+        }
+        () => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fields::fields;
+
+    #[test]
+    fn which_fields_were_changed() {
+        let before = fields("a: 1\nb: 1\nb: 2\nc: 1");
+        let after = fields("a: 1\nb: 1\nb: 3\nd: 1");
+        assert_eq!(list(differences(&before, &after)), "b, c, d");
+        assert!(differences(&before, &before).is_empty());
+    }
+}
