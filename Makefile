@@ -51,7 +51,7 @@ bench: tools
 	benches/peers.sh
 
 docs: tools
-	HEADWALL_WRITE=1 cargo test --locked --test e2e -- --test-threads 1 pages:: documents::the_schema mistakes::
+	HEADWALL_WRITE=1 cargo test --locked --test e2e -- --test-threads 1 pages:: documents::the_schema mistakes:: explain::the_transcripts
 
 fmt:
 	cargo fmt

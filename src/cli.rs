@@ -11,6 +11,7 @@ use clap::{Args, Parser, Subcommand};
 
 use crate::clock::Clock;
 use crate::config::{self, Lasting, Parts};
+use crate::explain::{Failure, Question, explain};
 use crate::plugin::Entry;
 use crate::probe::{self, Probe};
 use crate::replay::{self, Replay};
@@ -62,6 +63,32 @@ enum Command {
     ///   headwall health --config headwall.yaml    # where that file has its admin listener
     #[command(verbatim_doc_comment)]
     Health(Whom),
+    /// Ask for one address as a client would, and say why it is cached or not, and what to change.
+    ///
+    /// The file runs in this process with a listener of its own, beside the server that may use it; the app
+    /// is really asked, twice, and once more without Cookie and Authorization where they are given. To plugins
+    /// the client is 127.0.0.1. With `https` the request counts as one that came by https.
+    ///
+    /// Examples:
+    ///   headwall explain --config headwall.yaml https://shop.example.com/basket
+    ///   headwall explain --config headwall.yaml http://shop.example.com/ -H 'Cookie: sid=1' -H 'Accept: image/avif'
+    ///
+    /// Exit codes: 0; 1, the configuration is wrong; 2, the address or a field is; 3, the app was not reached.
+    #[command(verbatim_doc_comment)]
+    Explain {
+        /// The configuration.
+        #[arg(long, value_name = "FILE")]
+        config: PathBuf,
+        /// The address as a client would write it; only its name matters, not where it leads.
+        #[arg(value_name = "URL")]
+        url: String,
+        /// A request field.
+        #[arg(short = 'H', long = "header", value_name = "FIELD: VALUE")]
+        fields: Vec<String>,
+        /// The method; one that changes something does so, and is asked once.
+        #[arg(long, default_value = "GET")]
+        method: String,
+    },
     /// Take something out of a running server's store, with all its variants.
     ///
     /// Examples:
@@ -171,9 +198,11 @@ struct Run {
 /// }
 /// ```
 pub fn run(plugins: &[Entry]) -> ExitCode {
-    log();
     let cli = match Cli::try_parse() {
-        Ok(cli) => cli,
+        Ok(cli) => {
+            log(if matches!(cli.command, Command::Explain { .. }) { "error" } else { "info" });
+            cli
+        }
         Err(error) => {
             let _ = error.print();
             return ExitCode::from(if error.use_stderr() { USAGE } else { 0 });
@@ -193,6 +222,7 @@ pub fn run(plugins: &[Entry]) -> ExitCode {
             };
         }
         Command::Check { config }
+        | Command::Explain { config, .. }
         | Command::Health(Whom { config: Some(config), .. })
         | Command::Purge(Purge { whom: Whom { config: Some(config), .. }, .. }) => config::load(config, &parts),
         Command::Run(Run { config: Some(config), .. }) => config::load(config, &parts),
@@ -213,6 +243,20 @@ pub fn run(plugins: &[Entry]) -> ExitCode {
             (Some(admin), command) => purge(admin.listen.bind, plan.admin_token.as_ref(), command),
             (None, _) => fail(WRONG, "this configuration has no `admin` listener that could be asked"),
         },
+        Command::Explain { url, fields, method, .. } => {
+            let question = match Question::new(&url, &method, &fields) {
+                Ok(question) => question,
+                Err(message) => return fail(USAGE, &message),
+            };
+            match explain(plan, lasting.clone(), clock.clone(), &question) {
+                Ok(text) => print(text.trim_end()),
+                Err(Failure::Unreachable(text)) => {
+                    print(text.trim_end());
+                    fail(FAILED, "the app was not reached")
+                }
+                Err(Failure::Broken(message)) => fail(FAILED, &message),
+            }
+        }
         Command::Check { config } => {
             let (routes, upstreams) = (plan.router.routes.len(), plan.upstreams.len());
             print(&format!("{}: fine; {routes} routes, {upstreams} upstreams", config.display()))
@@ -314,12 +358,12 @@ fn fail(code: u8, message: &str) -> ExitCode {
 }
 
 /// Messages go to standard error; `HEADWALL_LOG` says which, in the form of `RUST_LOG`.
-fn log() {
+fn log(level: &str) {
     let filter =
         std::env::var("HEADWALL_LOG").ok().and_then(|filter| filter.parse::<tracing_subscriber::EnvFilter>().ok());
     let filter = filter.unwrap_or_else(|| {
         // The engine writes a line for each client that breaks off; ours say the same once.
-        "info,pingora_core=off,pingora_proxy=off,pingora_cache=off".parse().unwrap_or_default()
+        format!("{level},pingora_core=off,pingora_proxy=off,pingora_cache=off").parse().unwrap_or_default()
     });
     let _ = tracing_subscriber::fmt()
         .with_env_filter(filter)

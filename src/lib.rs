@@ -37,6 +37,7 @@ pub mod units;
 pub mod upstream;
 
 mod cli;
+mod explain;
 mod probe;
 mod replay;
 

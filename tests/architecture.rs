@@ -24,7 +24,7 @@ const FLOORS: &[&[&str]] = &[
     &["admin"],
     &["listener", "reload"],
     &["server"],
-    &["replay", "probe"],
+    &["explain", "replay", "probe"],
     &["testing", "cli"],
 ];
 

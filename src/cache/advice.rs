@@ -72,7 +72,7 @@ impl Rule {
             ),
             Rule::Authorization => (
                 "if whoever may see it sees the same, say so: `Cache-Control: public`, or `s-maxage=60`",
-                "by `mode: force` such requests always go to the app; in `mode: respect` the app decides",
+                "in `mode: force` such requests always go to the app; in `mode: respect` the app decides",
             ),
             Rule::NoStore | Rule::Private => (FOR_ALL, BY_FORCE),
             Rule::SetCookie => (

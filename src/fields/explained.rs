@@ -93,6 +93,11 @@ impl Told {
         self.parameters.iter().find(|(known, _)| known == name).map_or("", |(_, value)| value)
     }
 
+    /// All parameters, in their order.
+    pub fn parameters(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.parameters.iter().map(|(name, value)| (name.as_str(), value.as_str()))
+    }
+
     /// Whether a parameter is there.
     pub fn has(&self, name: &str) -> bool {
         self.parameters.iter().any(|(known, _)| known == name)

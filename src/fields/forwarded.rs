@@ -29,6 +29,10 @@ pub enum Says {
 
 /// What a field says, by its name in lower case; `None` for the many that say nothing of the kind.
 pub fn says(name: &str) -> Option<Says> {
+    // Most fields of most requests begin otherwise.
+    if !matches!(name.as_bytes().first(), Some(b'f' | b'r' | b't' | b'x')) {
+        return None;
+    }
     Some(match name {
         "x-forwarded-for" | "x-real-ip" | "true-client-ip" | "x-client-ip" => Says::Client,
         // Written by proxies that know who has logged in (oauth2-proxy, Traefik, Envoy, nginx).

@@ -3,6 +3,8 @@
 //! It is made of the notes that every exchange takes anyway; only what would cost something, such as what the
 //! origin's head was before plugins changed it, is noted for those who ask.
 
+use std::time::Duration;
+
 use http::header::{AUTHORIZATION, CACHE_CONTROL, COOKIE, ETAG, EXPIRES, LAST_MODIFIED, RANGE, SET_COOKIE, VARY};
 use http::{HeaderMap, HeaderName, HeaderValue, Method};
 use pingora::http::{RequestHeader, ResponseHeader};
@@ -103,6 +105,11 @@ fn list<T: AsRef<str>>(names: impl IntoIterator<Item = T>) -> String {
     names.join(", ")
 }
 
+/// Whole seconds, as many as a structured integer may have.
+fn seconds(span: Duration) -> i64 {
+    span.as_secs().min(999_999_999_999_999) as i64
+}
+
 /// Lines of a field as one value.
 fn joined(fields: &HeaderMap, name: &HeaderName) -> Vec<u8> {
     let lines: Vec<_> = fields.get_all(name).iter().map(HeaderValue::as_bytes).collect();
@@ -125,9 +132,8 @@ fn account_of(explain: &Explain, session: &Session, ctx: &Ctx, clock: &Clock) ->
     members.push(request(session.req_header(), ctx));
     if let Some(status) = ctx.exchange.cache {
         let mut cache = Member::new("cache").text("status", status.value()).flag("hit", status.hit);
-        if let Some(life) = ctx.cache.life.filter(|_| caching::from_store(session)) {
-            let seconds = |span: std::time::Duration| i64::try_from(span.as_secs()).unwrap_or(i64::MAX);
-            cache = cache.number("age", seconds(life.age(clock.now()))).number("lifetime", seconds(life.lifetime));
+        if let Some(life) = ctx.cache.life.filter(|_| caching::from_store(session) || ctx.cache.composed.is_some()) {
+            cache = cache.number("age", seconds(life.age(clock.now())));
         }
         let stored = ctx.cache.found.as_ref().map(|found| list(found.nominated.iter())).unwrap_or_default();
         members.push(cache.some("vary", stored));
@@ -141,16 +147,16 @@ fn account_of(explain: &Explain, session: &Session, ctx: &Ctx, clock: &Clock) ->
 
 fn route(ctx: &Ctx) -> Member {
     let Some(route) = &ctx.route else { return Member::new("no-route") };
+    let settings = &ctx.snapshot.plan.settings;
+    let own = settings.routes.get(route.number);
     let member = Member::new("route").text("name", &*route.name).number("number", route.number as i64 + 1);
     let member = match &route.destination {
         Destination::Proxy(upstream) => member.text("upstream", &*upstream.name),
-        Destination::Local(_) => {
-            let to = ctx.snapshot.plan.settings.routes.get(route.number).map_or("", |settings| &settings.to.name);
-            member.text("handler", to)
-        }
+        Destination::Local(_) => member.text("handler", own.map_or("", |own| &own.to.name)),
     };
     let mode = ctx.route_cache().map_or("none", |cache| if cache.policy.force { "force" } else { "respect" });
-    member.word("cache", mode)
+    let plugins = settings.plugins.iter().chain(own.iter().flat_map(|own| &own.plugins)).map(|one| &one.name);
+    member.word("cache", mode).some("plugins", list(plugins))
 }
 
 /// What of the request counts beside the key; never what a field says.
@@ -220,14 +226,23 @@ fn decision(to: &str, rule: Rule, ctx: &Ctx) -> Member {
     let member = Member::new("decision").word("to", to).word("rule", rule.token());
     let member = member.text("section", rule.section().replace('§', "Section ")).text("why", rule.meaning());
     let (mut app, mut file) = (advice.app, advice.file);
-    // What the route has already need not be asked for.
-    if ctx.route_cache().is_some_and(|cache| cache.policy.force) && file.contains("`mode: force`") && to == "not-store"
-    {
-        file = "";
+    let force = ctx.route_cache().is_some_and(|cache| cache.policy.force);
+    match rule {
+        // Where the app has no say, and where it is force that is in the way.
+        Rule::Authorization if force => app = "",
+        Rule::Authorization => file = "",
+        // What the route has already need not be asked for.
+        _ if force && file.contains("`mode: force`") => file = "",
+        _ => {}
     }
-    if to == "pass-by" && rule == Rule::Authorization {
-        app = "";
-    }
+    let member = match ctx.cache.life.filter(|_| matches!(to, "store" | "keep")) {
+        Some(life) => member
+            .number("lifetime", seconds(life.lifetime))
+            .number("stale-while-revalidate", seconds(life.stale_while_revalidate))
+            .number("stale-if-error", seconds(life.stale_if_error))
+            .flag("validate", life.validate_always),
+        None => member,
+    };
     member.flag("would-have-leaked", ctx.cache.leak == Some(rule)).some("app", app).some("file", file)
 }
 
@@ -240,15 +255,14 @@ fn why(declined: &str) -> &'static str {
     }
 }
 
-fn partial(request: &RequestHeader) -> bool {
-    request.method == Method::HEAD || request.headers.contains_key(RANGE)
-}
-
 /// What became of a stored response that was found, with the sentence that it stands on.
 fn found(ctx: &Ctx, session: &Session) -> Option<(&'static str, &'static str, &'static str)> {
     let notes = &ctx.cache;
     let from_store = caching::from_store(session);
+    let request = session.req_header();
+    let unasked = ctx.exchange.cache.is_some() && notes.passed_by.is_none();
     Some(match () {
+        () if notes.composed.is_some() => ("parts", "RFC 9111 §3.4", "it is put together of parts"),
         () if notes.collapsed && from_store => {
             ("collapsed", "RFC 9111 §4", "it arrived meanwhile on behalf of another request")
         }
@@ -270,9 +284,17 @@ fn found(ctx: &Ctx, session: &Session) -> Option<(&'static str, &'static str, &'
         () if notes.varied && notes.found.is_none() => {
             ("vary", "RFC 9111 §4.1", "something is stored, though not for these request fields")
         }
-        () if ctx.exchange.cache.is_some() && notes.passed_by.is_none() && partial(session.req_header()) => {
-            ("as-it-is", "RFC 9111 §3", "a HEAD, and a request for a part, goes to the app as it is and fills nothing")
+        () if notes.partly => {
+            ("completed", "RFC 9111 §3.4", "parts of it are stored, and the app was asked for the rest")
         }
+        () if unasked && request.method == Method::HEAD => {
+            ("as-it-is", "RFC 9111 §3", "a HEAD goes to the app as it is and fills nothing")
+        }
+        () if unasked && request.headers.contains_key(RANGE) => (
+            "as-it-is",
+            "RFC 9111 §3.3",
+            "a request for a part goes to the app as it is, and what comes is kept as a part",
+        ),
         () => return None,
     })
 }

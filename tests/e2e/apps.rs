@@ -11,8 +11,9 @@ use crate::support::{free_port, root, run, wait_until};
 /// What is made from an app's files, and is therefore none of them.
 const MADE: &[&str] = &["node_modules", ".next", ".nuxt", ".output"];
 
-/// Where the build of an app goes, what starts it, and what it says when it listens.
+/// The folder of an app, where its build goes, what starts it, and what it says when it listens.
 struct Kind {
+    folder: &'static str,
     output: Option<&'static str>,
     start: &'static [&'static str],
     listens: &'static str,
@@ -21,12 +22,21 @@ struct Kind {
 fn kind(name: &str) -> Kind {
     match name {
         "next" => Kind {
+            folder: "next",
             output: Some(".next"),
             start: &["node_modules/next/dist/bin/next", "start", "-H", "127.0.0.1"],
             listens: "Ready in",
         },
-        "nuxt" => Kind { output: Some(".output"), start: &[".output/server/index.mjs"], listens: "Listening on" },
-        _ => Kind { output: None, start: &["server.js"], listens: "listening" },
+        "nuxt" => Kind {
+            folder: "nuxt",
+            output: Some(".output"),
+            start: &[".output/server/index.mjs"],
+            listens: "Listening on",
+        },
+        "answers" => Kind { folder: "express", output: None, start: &["answers.js"], listens: "listening" },
+        "express" => Kind { folder: "express", output: None, start: &["server.js"], listens: "listening" },
+        "static" => Kind { folder: "static", output: None, start: &["server.js"], listens: "listening" },
+        _ => panic!("there is no app named {name}"),
     }
 }
 
@@ -59,7 +69,7 @@ impl App {
         let written = std::fs::File::create(&log).unwrap();
         let child = Command::new("node")
             .args(kind(name).start)
-            .current_dir(root("tests/apps").join(name))
+            .current_dir(root("tests/apps").join(kind(name).folder))
             .envs([("HOST", "127.0.0.1"), ("NODE_ENV", "production"), ("SESSION_SECRET", "for tests")])
             .env("PORT", port.to_string())
             .envs(QUIET.iter().copied())
@@ -106,7 +116,7 @@ fn ready(name: &str) {
 }
 
 fn prepare(name: &str) -> Result<(), String> {
-    let app = root("tests/apps").join(name);
+    let app = root("tests/apps").join(kind(name).folder);
     if app.join("package-lock.json").exists() {
         install(&app)?;
     }

@@ -2,7 +2,8 @@
 
 use headwall::fields::explained::{Told, read};
 
-use crate::support::{Client, Headwall, Origin, Process, Response, TempFile, free_port, run, wait_until};
+use crate::apps::App;
+use crate::support::{Client, Headwall, Origin, Process, Response, TempFile, free_port, root, run, wait_until};
 
 const TOKEN: &str = "a-token-of-the-operator";
 
@@ -62,7 +63,7 @@ fn each_decision_is_told_with_its_rule_and_its_section() {
             "authorization",
             "RFC 9111 Section 3.5",
         ),
-        (format!("/page?{cc}&n=2"), "Range: bytes=0-1\r\n", "reuse", "as-it-is", "RFC 9111 Section 3"),
+        (format!("/page?{cc}&n=2"), "Range: bytes=0-1\r\n", "reuse", "as-it-is", "RFC 9111 Section 3.3"),
         ("/page?h.Set-Cookie=a=b".into(), "", "not-store", "set-cookie", "RFC 9111 Section 7.3"),
         ("/page".into(), "", "not-store", "no-freshness", "RFC 9111 Section 4.2.1"),
         ("/page".into(), "Cookie: a=b\r\n", "not-store", "no-heuristic", "RFC 9111 Section 4.2.2"),
@@ -77,12 +78,22 @@ fn each_decision_is_told_with_its_rule_and_its_section() {
         assert_eq!((decided.get("rule"), decided.get("section")), (rule, section), "{target}");
         assert!(!decided.get("why").is_empty(), "{decided:?}");
     }
+    let range = format!("/file?size=1000&{cc}");
+    let parts = |range: &str| {
+        let told = explained(port, &format!("/file?size=1000&{cc}"), range);
+        let found = told.iter().find(|member| member.get("to") == "reuse").map(|member| member.get("rule").to_owned());
+        (found.unwrap_or_default(), member(&told, "cache").has("hit"))
+    };
+    ask(port, "GET", &range, "Range: bytes=0-99\r\n").whole(206);
+    assert_eq!(parts("Range: bytes=10-19\r\n"), ("parts".into(), true));
+    assert_eq!(parts(""), ("completed".into(), false));
+    assert_eq!(parts(""), ("fresh".into(), true));
     let told = explained(port, &format!("/page?{cc},%20private"), "Cookie: sid=secret; b=c\r\nX-Country: CH\r\n");
     let decided = member(&told, "decision");
     assert!(decided.has("would-have-leaked") && decided.get("app").contains("s-maxage"), "{decided:?}");
     assert_eq!(member(&told, "request").get("cookies"), "sid, b", "names, never values");
     assert_eq!(member(&told, "route").get("upstream"), "app");
-    assert_eq!(member(&told, "route").get("number"), "4");
+    assert_eq!((member(&told, "route").get("number"), member(&told, "route").get("plugins")), ("4", "headers"));
     assert_eq!(member(&told, "origin").get("cache-control"), "max-age=60, private");
     let told = explained(port, "/page?h.X-Secret=1&h.Set-Cookie=sid=secret", "");
     assert_eq!(member(&told, "response").get("changed-by-plugins"), "x-secret");
@@ -92,7 +103,9 @@ fn each_decision_is_told_with_its_rule_and_its_section() {
     assert_eq!(member(&explained(port, "/robots.txt", ""), "route").get("handler"), "respond");
     assert_eq!(member(&explained(port, "/never", ""), "route").get("cache"), "none");
     let hit = explained(port, &format!("/page?{cc}"), "");
-    assert!(member(&hit, "cache").has("hit") && member(&hit, "cache").get("lifetime") == "60", "{hit:?}");
+    assert!(member(&hit, "cache").has("hit") && member(&hit, "cache").has("age"), "{hit:?}");
+    let kept = hit.iter().find(|member| member.get("to") == "keep").unwrap();
+    assert_eq!((kept.get("lifetime"), kept.get("stale-if-error")), ("60", "0"));
     let asks = format!("X-Headwall-Explain: 1;scheme=https\r\nX-Headwall-Token: {TOKEN}\r\n");
     let told = read(ask(port, "GET", "/page", &asks).field("headwall-explain").as_bytes());
     assert_eq!(member(&told, "key").get("scheme"), "https");
@@ -188,4 +201,135 @@ fn the_token_opens_the_operators_listener() {
     process.signal("HUP");
     wait_until(|| at("Authorization: Bearer another-token-than-before\r\n", "/stats") == 200);
     assert_eq!(at(&bearer, "/stats"), 401, "the old one is no token any more");
+}
+
+/// The words of a line as a shell takes them apart; single quotes keep blanks.
+fn words(line: &str) -> Vec<String> {
+    let mut words = vec![String::new()];
+    let mut quoted = false;
+    for letter in line.chars() {
+        match letter {
+            '\'' => quoted = !quoted,
+            ' ' if !quoted => words.push(String::new()),
+            letter => words.last_mut().unwrap().push(letter),
+        }
+    }
+    words.retain(|word| !word.is_empty());
+    words
+}
+
+/// The same text whatever the clock says: seconds left count down.
+fn masked(text: &str) -> String {
+    let mut parts = text.split("ttl=");
+    let mut out = parts.next().unwrap().to_owned();
+    for part in parts {
+        out.push_str("ttl=N");
+        out.push_str(part.trim_start_matches(|letter: char| letter.is_ascii_digit()));
+    }
+    out
+}
+
+/// What the command tells, with its exit code; the file is one of conf/, before an app on this port.
+fn headwall_explains(file: &str, port: u16, arguments: &[String]) -> (i32, String, String) {
+    let text = std::fs::read_to_string(root(file)).unwrap();
+    // Its own listener is not opened, whoever has that address.
+    let file = TempFile::new("explain.yaml", &text.replace("127.0.0.1:3000", &format!("127.0.0.1:{port}")));
+    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_headwall"));
+    run(command.args(["explain", "--config", file.path()]).args(arguments))
+}
+
+/// Each block of docs/explain.md that begins with a command says what the command says, before the app that
+/// the comment above it names.
+#[test]
+fn the_transcripts_are_what_the_command_tells() {
+    let place = root("docs/explain.md");
+    let page = std::fs::read_to_string(&place).unwrap();
+    let mut apps: Vec<(String, App)> = Vec::new();
+    let (mut written, mut rest, mut count) = (String::new(), page.as_str(), 0);
+    while let Some((before, after)) = rest.split_once("```console\n$ ") {
+        let (block, after) = after.split_once("\n```").unwrap();
+        let (line, told) = block.split_once('\n').unwrap_or((block, ""));
+        let name = before.rsplit_once("<!-- app: ").unwrap().1.split_once(" -->").unwrap().0;
+        if !apps.iter().any(|(known, _)| known == name) {
+            apps.push((name.to_owned(), App::start(name)));
+        }
+        let port = apps.iter().find(|(known, _)| known == name).unwrap().1.port;
+        let words = words(line);
+        assert_eq!(&words[..3], ["headwall", "explain", "--config"], "{line}");
+        let (code, out, error) = headwall_explains(&words[3], port, &words[4..]);
+        assert_eq!((code, error.as_str()), (0, ""), "{line}\n{out}");
+        let same = masked(&out).trim() == masked(told).trim();
+        assert!(
+            same || std::env::var_os("HEADWALL_WRITE").is_some(),
+            "{line}\nsays now, `make docs` writes it:\n{out}"
+        );
+        let told = if same { told.trim() } else { out.trim() };
+        written.push_str(&format!("{before}```console\n$ {line}\n{told}\n```"));
+        (rest, count) = (after, count + 1);
+    }
+    assert!(count >= 10, "{count}");
+    if written.clone() + rest != page {
+        std::fs::write(&place, written + rest).unwrap();
+    }
+}
+
+#[test]
+fn the_command_says_what_is_wrong_by_its_exit_code() {
+    let arguments = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
+    let nobody = free_port();
+    let (code, out, told) = headwall_explains("conf/minimal.yaml", nobody, &arguments(&["http://a.test/"]));
+    assert!(code == 3 && out.contains("it was not reached") && told.contains("not reached"), "{code} {out} {told}");
+    for wrong in [vec!["a.test"], vec!["http://a.test/", "-H", "X"], vec!["http://a.test/", "--method", "get"], vec![]]
+    {
+        assert_eq!(headwall_explains("conf/minimal.yaml", nobody, &arguments(&wrong)).0, 2, "{wrong:?}");
+    }
+    let broken = TempFile::new("broken.yaml", "routes: [{ to: { proxy: app } }]\n");
+    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_headwall"));
+    assert_eq!(run(command.args(["explain", "--config", broken.path(), "http://a.test/"])).0, 1);
+}
+
+#[test]
+fn the_command_asks_the_app_and_opens_nothing_that_the_file_names() {
+    let origin = Origin::start();
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let log = std::env::temp_dir().join(format!("headwall-explain-{}.log", std::process::id()));
+    let file = TempFile::new(
+        "explain.yaml",
+        &format!(
+            "listen: [\"{0}\"]\nadmin: {{ listen: \"127.0.0.1:{1}\" }}\nlog: {{ access: {{ file: {2} }} }}\nupstreams: {{ app: {{ servers: \
+             [\"127.0.0.1:{3}\"] }} }}\nroutes: [{{ to: {{ proxy: app }}, cache: {{}}, plugins: [{{ headers: {{ response: {{ \
+             remove: [X-Secret] }} }} }}] }}]",
+            taken.local_addr().unwrap(),
+            free_port(),
+            log.display(),
+            origin.port
+        ),
+    );
+    let explain = |arguments: &[&str]| {
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_headwall"));
+        let (code, out, told) = run(command.args(["explain", "--config", file.path()]).args(arguments));
+        assert_eq!((code, told.as_str()), (0, ""), "{out}");
+        out
+    };
+    let out =
+        explain(&["https://site.test/page?h.Cache-Control=max-age=60&h.X-Secret=1", "-H", "Cookie: sid=very-secret"]);
+    assert!(!log.exists(), "the log is the server's");
+    assert_eq!(origin.count("/page"), 1, "the second time it comes from the store, and the third");
+    assert_eq!(origin.field("/page", "x-forwarded-proto").as_deref(), Some("https"));
+    for word in [
+        "https://site.test/page",
+        "plugins changed x-secret",
+        "asked again",
+        "asked by somebody else",
+        "fresh for 60 s",
+    ] {
+        assert!(out.contains(word), "{word} in {out}");
+    }
+    assert!(!out.contains("very-secret"), "{out}");
+    assert!(explain(&["http://site.test/page/2", "--method", "POST"]).contains("method"), "asked once");
+    assert_eq!(origin.count("/page/2"), 1);
+    let out = explain(&["http://site.test/events"]);
+    assert!(out.contains("event-stream"), "it has no end, and nobody waits for it: {out}");
+    let out = explain(&["http://site.test/x/%2e%2e/y?a", "-H", "X-Forwarded-Host: evil.test"]);
+    assert!(out.contains("taken off      x-forwarded-host") && out.contains("trust.proxies"), "{out}");
 }
