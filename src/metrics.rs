@@ -24,6 +24,7 @@ pub const LEAKS: &[&str] = &[
     "other-target",
     "private",
     "request-content",
+    "request-fault",
     "set-cookie",
     "unkeyed-field",
     "vary-star",

@@ -77,7 +77,7 @@ pub fn would_have_leaked(rule: Rule, response: &ResponseHeader, policy: &Policy,
             | Rule::UnkeyedField
             | Rule::AmbiguousPath
     );
-    guards && policy::would_be_fresh(response, policy, wall)
+    rule == Rule::RequestFault || guards && policy::would_be_fresh(response, policy, wall)
 }
 
 #[cfg(test)]
@@ -156,6 +156,7 @@ mod tests {
             ("others guess", Rule::NoHeuristic, &guessed, &respect, true),
             ("no-store is heeded by all", Rule::SetCookie, &forbidden, &respect, false),
             ("stale from the start", Rule::Private, &over, &respect, false),
+            ("one client's fault, for all", Rule::RequestFault, &silent, &force, true),
             ("not a matter of leaking", Rule::TooLarge, &fresh, &respect, false),
         ] {
             assert_eq!(would_have_leaked(rule, response, policy, wall), expected, "{why}");

@@ -80,8 +80,15 @@ pub struct Ttl {
 
 impl Ttl {
     fn of(&self, status: u16) -> Option<Duration> {
-        self.by_status.get(&status).copied().or(self.any)
+        let any = self.any.filter(|_| !blames_the_request(status));
+        self.by_status.get(&status).copied().or(any)
     }
+}
+
+/// Statuses that an origin gives for something that the key does not know: a field it cannot read or finds too long,
+/// an `Expect`, how often this client comes. Whoever provokes one must not have it stored for all.
+fn blames_the_request(status: u16) -> bool {
+    matches!(status, 400 | 408 | 417 | 421 | 425 | 426 | 429 | 431)
 }
 
 /// Until when a stored response may be used, and how.
@@ -281,7 +288,8 @@ fn event_stream(fields: &HeaderMap) -> bool {
 }
 
 fn forced(status: u16, policy: &Policy, validator: bool, at: Arrival) -> Result<Life, Rule> {
-    let lifetime = policy.ttl.of(status).ok_or(Rule::Status)?;
+    let blamed = policy.ttl.any.is_some() && blames_the_request(status);
+    let lifetime = policy.ttl.of(status).ok_or(if blamed { Rule::RequestFault } else { Rule::Status })?;
     Ok(Life {
         born: at.now,
         asked: at.asked(),

@@ -287,6 +287,19 @@ fn force_stores_by_ttl() {
     }
     let strip = Policy { strip_set_cookie: true, ..force };
     assert!(verdict("", "set-cookie: a=b", &strip).is_ok());
+    let any = Some(Duration::from_secs(60));
+    let all = Policy { force: true, ttl: Ttl { any, by_status: BTreeMap::new() }, ..Policy::default() };
+    let some = Policy { ttl: Ttl { any, by_status: [(400, Duration::from_secs(5))].into() }, ..all.clone() };
+    for (status, policy, expected) in [
+        ("404", &all, Ok(60)),
+        ("500", &all, Ok(60)),
+        ("400", &all, Err(Rule::RequestFault)),
+        ("431", &all, Err(Rule::RequestFault)),
+        ("400", &some, Ok(5)),
+        ("431", &some, Err(Rule::RequestFault)),
+    ] {
+        assert_eq!(verdict("", status, policy).map(|life| life.lifetime.as_secs()), expected, "{status}");
+    }
 }
 
 #[test]

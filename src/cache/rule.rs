@@ -40,6 +40,8 @@ pub enum Rule {
     Partial,
     /// A status that says nothing to store.
     Status,
+    /// A status that blames the request; by force it would be stored for requests that are not to blame.
+    RequestFault,
     /// Nothing says how long it is fresh.
     NoFreshness,
     /// Nothing says how long it is fresh, and for a request with `Cookie` or credentials we do not guess.
@@ -85,6 +87,7 @@ impl Rule {
             Rule::EventStream => "WHATWG HTML §9.2",
             Rule::Partial => "RFC 9111 §3.3",
             Rule::Status => "RFC 9111 §3",
+            Rule::RequestFault => "RFC 9110 §15.5",
             Rule::NoFreshness => "RFC 9111 §4.2.1",
             Rule::NoHeuristic => "RFC 9111 §4.2.2",
             Rule::NoValidator => "RFC 9111 §4.3",
@@ -117,6 +120,7 @@ impl Rule {
             Rule::EventStream => "event-stream",
             Rule::Partial => "partial",
             Rule::Status => "status",
+            Rule::RequestFault => "request-fault",
             Rule::NoFreshness => "no-freshness",
             Rule::NoHeuristic => "no-heuristic",
             Rule::NoValidator => "no-validator",

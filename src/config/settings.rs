@@ -405,7 +405,8 @@ pub struct Match {
 pub struct RouteCache {
     /// Whose word counts.
     pub mode: Mode,
-    /// With `force`: how long, for any status or by status.
+    /// With `force`: how long, for any status (but such as blame the request: 400, 408, 417, 421, 425, 426, 429, 431) or
+    /// by status.
     pub ttl: Option<Ttl>,
     /// With `force`: whether requests with `Cookie` are answered from the store.
     pub cookies: Option<Cookies>,
@@ -570,7 +571,8 @@ impl<'de> Deserialize<'de> for SetCookie {
     }
 }
 
-/// One duration for any status, or a map from status to duration.
+/// One duration for any status, or a map from status to duration. Statuses that blame the request (400, 408, 417, 421,
+/// 425, 426, 429, 431) are stored only where the map names them.
 #[derive(Debug, Clone, JsonSchema)]
 #[schemars(untagged)]
 pub enum Ttl {

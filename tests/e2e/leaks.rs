@@ -27,18 +27,27 @@ fn what_others_would_have_given_away_is_counted_by_its_reason() {
         (format!("/page/;x.css?{guessed}"), "", "ambiguous-path"),
         ("/force/page?n=4".into(), "Cookie: a=b\r\n", "cookie"),
         ("/force/page?n=5".into(), "Authorization: Basic YTpi\r\n", "authorization"),
+        ("/force/page?status=400".into(), "", "request-fault"),
+        ("/force/page?status=431".into(), "", "request-fault"),
         ("/force/..%2faccount/x.css".into(), "", "ambiguous-path"),
         ("/force/account;x.css".into(), "", "ambiguous-path"),
     ] {
         let route = if target.starts_with("/force") { "/force/*" } else { "*" };
         let before = leaks(&proxy, route, reason);
         for _ in 0..2 {
-            let reply = proxy.ask("GET", &target, fields).whole(200);
+            let reply = proxy.ask("GET", &target, fields);
             let told = format!("detail={reason}");
             assert!(reply.cache().ends_with(&told), "{target}: {} is not {told}", reply.cache());
         }
         assert!((leaks(&proxy, route, reason) - before - 2.0).abs() < 0.1, "{target}, {reason}");
         assert_eq!(origin.count(&target), 2, "{target}");
+    }
+    let named = Headwall::before(
+        &origin,
+        "routes: [{ to: { proxy: app }, cache: { mode: force, ttl: { 200: 1m, 400: 10s } } }]",
+    );
+    for status in ["headwall; fwd=uri-miss; stored", "headwall; hit; ttl="] {
+        assert!(named.get("/page?status=400&n=7").cache().starts_with(status), "the file names it");
     }
     let before = leaks(&proxy, "*", "request-content");
     assert!(proxy.put("GET", &format!("/page?{cc}&n=6"), "", b"fat").cache().ends_with("detail=request-content"));
