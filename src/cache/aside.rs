@@ -93,7 +93,7 @@ impl Cache {
         let until = fill.head.life.kept().max(now.after(LONGEST_FILL));
         if hash != primary {
             for gone in self.families.add(primary, hash, until, now) {
-                self.forget(gone);
+                self.forget_all(gone);
             }
         }
         let weight = super::stored::weight(&fill.head.response);

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use http::HeaderName;
 use parking_lot::Mutex;
 use pingora::cache::CacheKey;
-use pingora::cache::key::HashBinary;
+use pingora::cache::key::{CacheHashKey, HashBinary};
 use tokio::sync::watch;
 
 use super::fill::{Fill, Reader, Terms};
@@ -43,6 +43,15 @@ enum News {
 }
 
 impl Fetch {
+    /// Whether the target has changed since it was asked for.
+    fn spoilt(&self, cache: &Cache) -> bool {
+        match &*self.news.borrow() {
+            News::Comes(sheet, _) => cache.sheet_spoilt(sheet),
+            // What comes will be looked at when it does.
+            _ => false,
+        }
+    }
+
     /// What it belongs to and a way to read it, as soon as that is known; `None` when nothing comes.
     pub async fn comes(&self, patience: Duration) -> Option<(Arc<Sheet>, Reader)> {
         let mut news = self.news.subscribe();
@@ -58,6 +67,7 @@ impl Fetch {
 pub struct Lead {
     cache: &'static Cache,
     name: Name,
+    primary: HashBinary,
     fetch: Arc<Fetch>,
     room: Option<Reservation>,
 }
@@ -75,6 +85,17 @@ impl Lead {
         self.name.2
     }
 
+    /// The origin has answered with something else. Whether it was not known before what comes.
+    pub fn say_nothing(&self) -> bool {
+        self.fetch.news.send_if_modified(|news| {
+            let silent = matches!(news, News::NotYet);
+            if silent {
+                *news = News::Nothing;
+            }
+            silent
+        })
+    }
+
     /// Whether this part is the slice.
     pub fn meant(&self, part: &Part) -> bool {
         let (first, last) = self.range();
@@ -84,14 +105,15 @@ impl Lead {
 
 impl Drop for Lead {
     fn drop(&mut self) {
-        self.fetch.news.send_if_modified(|news| {
-            let silent = matches!(news, News::NotYet);
-            if silent {
-                *news = News::Nothing;
-            }
-            silent
-        });
-        self.cache.fetches.0.lock().remove(&self.name);
+        if self.say_nothing() {
+            // No answer at all.
+            self.cache.not_sliced(self.primary, true);
+        }
+        let mut fetches = self.cache.fetches.0.lock();
+        // Another one may have taken the place of one that is no longer true.
+        if fetches.get(&self.name).is_some_and(|there| Arc::ptr_eq(there, &self.fetch)) {
+            fetches.remove(&self.name);
+        }
     }
 }
 
@@ -160,13 +182,14 @@ impl Cache {
     ) -> Option<(Arc<Fetch>, Option<Lead>)> {
         let name = (self.place_of_sheet(key, variant), at / slice, slice);
         let mut fetches = self.fetches.0.lock();
-        if let Some(fetch) = fetches.get(&name) {
+        // Who asks after a change does not join what was asked for before it.
+        if let Some(fetch) = fetches.get(&name).filter(|fetch| !fetch.spoilt(self)) {
             return Some((fetch.clone(), None));
         }
         let room = self.ledger.reserve(slice)?;
         let fetch = Arc::new(Fetch { news: watch::Sender::new(News::NotYet) });
         fetches.insert(name, fetch.clone());
-        Some((fetch.clone(), Some(Lead { cache: self, name, fetch, room: Some(room) })))
+        Some((fetch.clone(), Some(Lead { cache: self, name, primary: key.primary_bin(), fetch, room: Some(room) })))
     }
 
     /// Takes in a part that comes. With a lead, those who wait for it read it while it comes.

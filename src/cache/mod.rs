@@ -285,7 +285,7 @@ impl Cache {
         let now = self.clock.now();
         self.invalidated.put(hash, now, 0, Some(now.after(INVALIDATED_FOR)), now);
         for variant in self.families.take(hash, now).iter() {
-            self.forget(*variant);
+            self.forget_all(*variant);
         }
         self.forget_parts(hash);
         self.forget(hash)

@@ -289,7 +289,7 @@ impl Cache {
         // The first one is found without it.
         if place != first_place {
             for gone in self.families.add(primary, place, life.kept(), now) {
-                self.forget(gone);
+                self.forget_all(gone);
             }
         }
         self.parted.store(true, Relaxed);
@@ -309,6 +309,11 @@ impl Cache {
             let (weight, expires) = (sheet.weight(), Some(life.kept()));
             (Change::Put { value: Slot::Sheet(sheet.clone()), weight, expires }, Opened::Sheet(sheet.clone()))
         })
+    }
+
+    /// Whether the target has changed since the last part of it was asked for.
+    pub(super) fn sheet_spoilt(&self, sheet: &Sheet) -> bool {
+        self.spoilt(sheet.primary, &sheet.head)
     }
 
     /// Keeps bytes of one slice, which were asked for then, unless the target was changed since.
@@ -425,9 +430,16 @@ impl Cache {
         if !self.parted.load(Relaxed) {
             return;
         }
-        let place = self.sheet_place(primary, None);
-        if let Some(Slot::Sheet(sheet)) = self.map.get(&place, self.clock.now()) {
-            self.drop_sheet(place, &sheet);
+        self.forget_all(self.sheet_place(primary, None));
+    }
+
+    /// Takes out what stands at a place, with its slices if it is a sheet.
+    pub(super) fn forget_all(&self, place: HashBinary) {
+        match self.map.get(&place, self.clock.now()) {
+            Some(Slot::Sheet(sheet)) => self.drop_sheet(place, &sheet),
+            _ => {
+                self.forget(place);
+            }
         }
     }
 

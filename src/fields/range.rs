@@ -99,7 +99,8 @@ fn spec(text: &str) -> Option<One> {
 
 /// The range that a field asks for, if it is one and no list.
 pub fn single(value: &[u8]) -> Option<One> {
-    spec(set(value)?.trim())
+    let mut specs = set(value)?.split(',').map(str::trim).filter(|text| !text.is_empty());
+    spec(specs.next()?).filter(|_| specs.next().is_none())
 }
 
 /// Whether a list is one that we ignore whatever the length: too many ranges, or such that could add up to more
@@ -174,6 +175,7 @@ mod tests {
             ("bytes=-0", Some(One::Last(0)), None),
             ("bytes=5-2", None, None),
             ("bytes=0-1,3-4", None, None),
+            ("bytes=,2-5, ", Some(One::From(2, Some(5))), Some((2, 5))),
             ("bytes=", None, None),
             ("items=0-1", None, None),
         ] {

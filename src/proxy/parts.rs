@@ -132,6 +132,14 @@ pub async fn answer(proxy: &Proxy, session: &mut Session, ctx: &mut Ctx) -> Resu
     if reached < end && (coming.is_none() || !sliced) {
         return Ok(false);
     }
+    // Nothing has left yet: an origin that breaks off now is answered for in the usual way.
+    if reached == first
+        && first < end
+        && let Some(fetched) = &mut coming
+        && !fetched.begin(first, end).await
+    {
+        return Ok(false);
+    }
     ctx.cache.life = Some(whole.sheet.head.life);
     ctx.cache.found = Some(whole.sheet.head.clone());
     let (fetched, collapsed) = (coming.is_some(), coming.as_ref().is_some_and(|fetched| fetched.collapsed));
@@ -227,13 +235,20 @@ impl Sliced<'_> {
             coming = self.fetch(session, ctx, begins).await;
         }
         let cut = |why| Error::explain(ErrorType::ConnectionClosed, why).into_up();
-        let Some(Fetched { sheet, mut reader, .. }) = coming else {
+        let Some(mut fetched) = coming else {
             return Err(cut("the rest is not to be had any more"));
         };
+        if fetched.first.is_none() && !fetched.begin(at, stop).await {
+            return Err(cut("the slice broke off"));
+        }
+        let Fetched { sheet, mut reader, first, .. } = fetched;
         // Another sheet of the same bytes: what comes from now on belongs to that one.
         self.sheet = sheet;
-        reader.seek(at - begins, Some(stop - begins))?;
         let mut reached = at;
+        if let Some(piece) = first {
+            reached += piece.len() as u64;
+            send(session, piece).await?;
+        }
         while let Some(piece) = reader.next().await.map_err(|error| error.into_up())? {
             reached += piece.len() as u64;
             send(session, piece).await?;
@@ -256,7 +271,20 @@ struct Fetched {
     /// Its first byte.
     begins: u64,
     reader: Reader,
+    /// What was read already.
+    first: Option<Bytes>,
     collapsed: bool,
+}
+
+impl Fetched {
+    /// Waits for the first byte of what is wanted, which ends with the slice at the latest.
+    async fn begin(&mut self, from: u64, end: u64) -> bool {
+        let stop = end.min(self.begins + self.sheet.slice);
+        if self.reader.seek(from - self.begins, Some(stop - self.begins)).is_ok() {
+            self.first = self.reader.next().await.ok().flatten();
+        }
+        self.first.is_some()
+    }
 }
 
 /// Has the slice fetched that begins there, if nobody has yet.
@@ -281,5 +309,5 @@ async fn fetch(proxy: &Proxy, session: &Session, ctx: &Ctx, key: &CacheKey, begi
     // It may have been fetched for another variant, or be over by now.
     let asked = variant(&sheet.head.nominated);
     let may = sheet.head.variance == asked && reusable(&sheet, request, ctx, &proxy.clock);
-    may.then_some(Fetched { sheet, begins, reader, collapsed })
+    may.then_some(Fetched { sheet, begins, reader, first: None, collapsed })
 }

@@ -163,6 +163,7 @@ pub fn take(
                 return Ok(());
             }
             Err(unfit) => {
+                lead.say_nothing();
                 let failed = response.status.is_server_error();
                 // A range behind the end, or who asks, says nothing about the next one.
                 let lasts = matches!(response.status, StatusCode::OK | StatusCode::PARTIAL_CONTENT)

@@ -105,6 +105,7 @@ const kinds = {
   },
   // A file of lines of ten bytes that say its version and their own number; answers single ranges.
   file(request, response, ask) {
+    if (request.method === 'POST') return response.end();
     const total = Number(ask('size'));
     const now = ask('fixed') ? 1 : version;
     const tag = ask('weak') ? `W/"f${now}"` : `"f${now}"`;

@@ -401,6 +401,8 @@ fn a_whole_that_is_completed_but_not_stored_is_asked_for_again() {
         assert_eq!((whole.status, whole.text()), (200, bytes(1, 0, 1000)));
     });
     assert!(!proxy.ask("GET", &target, "Cache-Control: only-if-cached\r\n").cache().contains("hit"));
+    // Ends what still hangs.
+    drop(origin);
 }
 
 #[test]
@@ -527,4 +529,45 @@ fn parts_leave_as_they_are_and_a_whole_of_parts_may_be_compressed() {
     );
     assert_eq!(proxy.get(&target).whole(200).text(), bytes(1, 0, 4000));
     assert_eq!(origin.count("/file"), 2);
+}
+
+#[test]
+fn who_asks_after_a_change_does_not_join_what_was_asked_for_before() {
+    let origin = Origin::start();
+    let proxy = Headwall::before(&origin, SLICED);
+    for (n, known) in [false, true].into_iter().enumerate() {
+        for change in ["POST", "purge"] {
+            // A slice that never ends.
+            let target = file(3 * SLICE, &format!("&cut=100&hang=1&n={n}&{change}=1"));
+            if known {
+                range(&proxy, &target, "0-9").whole(206);
+            }
+            let version = range(&proxy, &target, "0-9").whole(206).text();
+            proxy.put("POST", "/page", "", b"").whole(200);
+            match change {
+                "POST" => assert_eq!(proxy.put("POST", &target, "", b"").status, 200),
+                _ => {
+                    let mut admin = Client::to(proxy.admin);
+                    admin.send("POST /purge HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\nContent-Type: application/json\r\nContent-Length: 12\r\n\r\n{\"all\":true}");
+                    assert_eq!(admin.response("POST").status, 200);
+                }
+            }
+            let after = range(&proxy, &target, "0-9").whole(206).text();
+            assert_ne!(after, version, "{change}, known before: {known}");
+            assert_eq!(range(&proxy, &target, "0-9").whole(206).text(), after, "the new one is shared");
+        }
+    }
+}
+
+#[test]
+fn a_slice_that_breaks_off_before_the_first_byte_that_is_wanted_is_no_failure() {
+    let origin = Origin::start();
+    let proxy = Headwall::before(&origin, SLICED);
+    let target = file(3 * SLICE, "&cut=100");
+    let part = range(&proxy, &target, "200-209").whole(206);
+    assert_eq!(part.text(), bytes(1, 200, 210), "the origin sends what the client asked for");
+    let part = range(&proxy, &file(3 * SLICE, "&cut=100&n=1"), "90-209");
+    assert!(!part.complete && part.text() == bytes(1, 90, 100), "it never looks whole");
+    let far = format!("{}-", 4 * SLICE);
+    assert_eq!(range(&proxy, &file(3 * SLICE, "&n=2"), &far).status, 416);
 }
