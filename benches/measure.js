@@ -332,10 +332,101 @@ routes:
   fs.unlinkSync(file);
 }
 
+// One connection that asks for one target after the other, as fast as the answers come; all of them end with `ok`.
+async function ask(port, next) {
+  let socket = await connect(port);
+  for (let target = next(); target; ) {
+    const sent = process.hrtime.bigint();
+    socket.write(`GET ${target} HTTP/1.1\r\nHost: site.test\r\n\r\n`);
+    const whole = await new Promise((done) => {
+      let text = '';
+      socket.removeAllListeners();
+      socket.on('data', (data) => { text += data.latin1Slice(); if (text.endsWith('\r\n\r\nok')) done(true); });
+      socket.on('close', () => done(false)).on('error', () => {});
+    });
+    // A connection has an end; what it did not answer is asked on the next one.
+    if (whole) target = next(Number(process.hrtime.bigint() - sent) / 1e6);
+    else socket = await connect(port);
+  }
+  socket.destroy();
+}
+
+// A million entries, each with one of ten tags; one client hits another page all the time while tag after tag is purged.
+async function purge() {
+  const server = net.createServer((socket) => {
+    let rest = '';
+    socket.setNoDelay(true).on('error', () => {}).on('data', (data) => {
+      const heads = (rest + data.latin1Slice()).split('\r\n\r\n');
+      rest = heads.pop();
+      for (const head of heads) {
+        const number = /^GET \/p(\d+)/.exec(head);
+        socket.write(`HTTP/1.1 200 OK\r\nCache-Control: max-age=86400\r\n${number ? `Cache-Tag: t${number[1] % 10}\r\n` : ''}Content-Length: 2\r\n\r\nok`);
+      }
+    });
+  });
+  await new Promise((done) => server.listen(0, '127.0.0.1', done));
+  const admin = await freePort();
+  const proxy = await headwall(`admin: { listen: "127.0.0.1:${admin}" }\ncache: { memory: 8GiB }\nupstreams: { app: { servers: ["127.0.0.1:${server.address().port}"] } }\nroutes: [{ to: { proxy: app }, cache: {} }]`);
+  const purging = async (what) => {
+    const content = JSON.stringify(what);
+    const socket = await connect(admin);
+    const started = process.hrtime.bigint();
+    socket.write(`POST /purge HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: ${content.length}\r\n\r\n${content}`);
+    let text = '';
+    await new Promise((done) => socket.on('data', (data) => { text += data; if (text.endsWith('}\n')) done(); }));
+    const took = Number(process.hrtime.bigint() - started) / 1e6;
+    socket.destroy();
+    return { ...JSON.parse(text.slice(text.indexOf('\r\n\r\n'))), took };
+  };
+  const empty = proxy.memory();
+  const total = Number(process.env.ENTRIES ?? 1_000_000);
+  let number = 0;
+  await Promise.all(Array.from({ length: 16 }, () => ask(proxy.port, () => {
+    if (number === total) return null;
+    if (number % 50000 === 0) process.stderr.write(`\r  ${number} of ${total} entries  `);
+    return `/p${number++}`;
+  })));
+  process.stderr.write('\r');
+  await sleep(12000);
+  const counted = (await purging({ all: true, dry_run: true })).bytes;
+  const before = proxy.memory();
+  say(`${total} entries of two bytes each: counted, and resident`, `${(counted / MiB).toFixed(0)} MiB, ${((before - empty) / MiB).toFixed(0)} MiB`);
+  let [times, over] = [[], false];
+  const hits = ask(proxy.port, (took) => { if (took) times.push(took); return over ? null : '/hot'; });
+  const taken = () => { const all = times.sort((a, b) => a - b); times = []; return all; };
+  const at = (list, share) => list[Math.min(list.length - 1, Math.floor(list.length * share))];
+  await sleep(2000);
+  const nothing = [];
+  for (let round = 0; round < 21; round += 1) nothing.push((await purging({ tag: `none${round}` })).took);
+  say('a purge by a tag that nothing has, median of 21 (and the slowest)', `${median(nothing).toFixed(2)} ms (${Math.max(...nothing).toFixed(2)} ms)`);
+  let [quiet, meanwhile, took] = [[], [], []];
+  for (let tag = 0; tag < 10; tag += 1) {
+    taken();
+    await sleep(500);
+    quiet = quiet.concat(taken());
+    const purged = await purging({ tag: `t${tag}` });
+    meanwhile = meanwhile.concat(taken());
+    took.push(purged.took);
+    if (tag === 0) {
+      await sleep(10000);
+      say(`resident 10 s after ${purged.entries} of them were purged`, `${(100 * (proxy.memory() - empty) / (before - empty)).toFixed(0)} % of before`);
+    }
+  }
+  over = true;
+  await hits;
+  const sorted = (list) => list.sort((a, b) => a - b);
+  say(`a purge of ${total / 10} entries by tag, each of ten`, `${took.map((ms) => ms.toFixed(0)).join(', ')} ms`);
+  for (const [name, list] of [['quiet', sorted(quiet)], ['meanwhile', sorted(meanwhile)]]) {
+    say(`hits of one client, ${name}: p50, p99, p99.9, slowest of ${list.length}`, `${[0.5, 0.99, 0.999, 1].map((share) => at(list, share).toFixed(3)).join(', ')} ms`);
+  }
+  proxy.stop();
+  server.close();
+}
+
 (async () => {
   const only = process.argv[3];
   const app = await origin();
-  for (const measure of [events, compressedEvents, compressedStreams, cold, firstBytes, uncacheable, slowReader, hundredSlowReaders, joiners, reloads, flood]) {
+  for (const measure of [events, compressedEvents, compressedStreams, cold, firstBytes, uncacheable, slowReader, hundredSlowReaders, joiners, reloads, purge, flood]) {
     if (!only || measure.name === only) await measure(app);
   }
 })().finally(() => children.forEach((child) => child.kill()));

@@ -14,7 +14,6 @@ use pingora::protocols::http::ServerSession;
 
 use crate::config::Lasting;
 use crate::fields::authority::without_port;
-use crate::fields::query::Rules;
 use crate::proxy::Proxy;
 
 /// Answers operators.
@@ -77,19 +76,9 @@ impl Admin {
             Ok(asked) => asked,
             Err(message) => return answer(400, "text/plain", format!("{message}\n")),
         };
-        let snapshot = self.proxy.snapshot.load();
-        let mut rules: Vec<Rules> = Vec::new();
-        for (_, known) in snapshot.plan.selectors.values().flatten() {
-            if !rules.contains(known) {
-                rules.push(known.clone());
-            }
-        }
-        drop(snapshot);
-        let (cache, meant) = (self.proxy.cache, what.clone());
-        // A large one takes its time; requests are served meanwhile.
-        let purging =
-            tokio::task::spawn_blocking(move || cache.purge(&meant, &rules.iter().collect::<Vec<_>>(), manner));
-        let Ok(purged) = purging.await else { return answer(500, "text/plain", "the purge did not end well\n".into()) };
+        let Some(purged) = self.proxy.purge(what.clone(), manner).await else {
+            return answer(500, "text/plain", "the purge did not end well\n".into());
+        };
         tracing::info!(?what, ?manner, purged.entries, purged.bytes, "purged");
         let told =
             purge::Answer { entries: purged.entries, bytes: purged.bytes, soft: manner.soft, dry_run: manner.dry_run };

@@ -45,10 +45,11 @@ impl Cache {
     /// way. Its own invalidation comes before, and does not count.
     pub fn take_aside(&'static self, key: &CacheKey, response: &ResponseHeader, decision: Decision) -> Option<Aside> {
         let listing = self.list(key.primary_key(), response, key.primary_bin());
+        // A purge is before this moment, and seen now, or after it, and seen when the response is whole.
+        let after = self.clock.now().after(Duration::from_nanos(1));
         if self.purges.since(decision.life.asked, &listing) {
             return None;
         }
-        let after = self.clock.now().after(Duration::from_nanos(1));
         let life = Life { asked: after, received: after, ..decision.life };
         let head = Head {
             key: key.primary_key().into(),
@@ -98,6 +99,10 @@ impl Cache {
         }
         let weight = super::stored::weight(&fill.head.response);
         self.map.update(hash, now, |there| {
+            // What was invalidated or purged before it stands there could not be found there; from now on it is.
+            if self.spoilt(primary, &fill.head) {
+                fill.doom();
+            }
             let before = match there {
                 Some(Slot::Whole(stored)) => Some(stored.clone()),
                 Some(Slot::Filling(_, before)) => before.clone(),
@@ -106,10 +111,6 @@ impl Cache {
             let weight = weight + before.as_ref().map_or(0, Stored::weight);
             (Change::Put { value: Slot::Filling(fill.clone(), before), weight, expires: Some(until) }, ())
         });
-        // What was invalidated before it stood there could not be found there.
-        if self.spoilt(primary, &fill.head) {
-            fill.doom();
-        }
         Writer::new(self, primary, hash, fill)
     }
 }

@@ -2,163 +2,103 @@
 //!
 //! An entry is listed while a head refers to its [`Listing`], and no longer. Hits do not come here.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use ahash::RandomState;
 use parking_lot::Mutex;
 use pingora::cache::key::HashBinary;
 
-const SHARDS: usize = 16;
+use crate::memory::tags::{self, BITE, Tagged, Tags};
 
-/// Nobody waits for a lock longer than it takes to look at so many.
-const BITE: usize = 1024;
+/// Where a listed entry stands in the store.
+pub type Listed = tags::Found<HashBinary>;
 
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-struct Path {
-    host: Arc<str>,
-    target: Arc<str>,
-    number: u64,
-}
+/// One target, and which of its variants: by its number.
+type Spot = (Arc<str>, u64);
 
-type Tagged = HashMap<Arc<str>, BTreeMap<u64, HashBinary>>;
+type Hosts = BTreeMap<Arc<str>, BTreeMap<Spot, HashBinary>>;
+
+/// What a place among the targets of a host costs beside the target, what the host itself costs, and what a
+/// listing does.
+const SPOT: usize = 112;
+const HOST: usize = 700;
+const LISTING: usize = 112;
 
 /// All that is listed.
+#[derive(Default)]
 pub struct Index {
-    paths: Mutex<BTreeMap<Path, HashBinary>>,
-    tags: [Mutex<Tagged>; SHARDS],
-    hasher: RandomState,
-    numbers: AtomicU64,
+    hosts: Mutex<Hosts>,
+    tags: Arc<Tags<HashBinary>>,
 }
 
 /// One entry; it is listed until this is dropped.
 pub struct Listing {
     index: Arc<Index>,
-    path: Path,
-    tags: Box<[Arc<str>]>,
+    host: Arc<str>,
+    target: Arc<str>,
+    tagged: Tagged<HashBinary>,
+    weight: u32,
 }
 
 impl std::fmt::Debug for Listing {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_tuple("Listing").field(&self.path.number).finish()
-    }
-}
-
-/// Where a listed entry stands in the store; it may have been replaced meanwhile by one of another number.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Listed {
-    /// The number of its listing.
-    pub number: u64,
-    /// Its place.
-    pub place: HashBinary,
-}
-
-impl Default for Index {
-    fn default() -> Self {
-        Index {
-            paths: Mutex::default(),
-            tags: std::array::from_fn(|_| Mutex::default()),
-            hasher: RandomState::new(),
-            numbers: AtomicU64::new(1),
-        }
+        f.debug_tuple("Listing").field(&self.number()).finish()
     }
 }
 
 impl Index {
-    fn shard(&self, tag: &str) -> &Mutex<Tagged> {
-        &self.tags[self.hasher.hash_one(tag) as usize % SHARDS]
-    }
-
     /// Lists an entry.
     pub fn list(self: &Arc<Self>, host: &str, target: &str, tags: &[String], place: HashBinary) -> Listing {
-        let number = self.numbers.fetch_add(1, Relaxed);
-        let path = Path { host: host.into(), target: target.into(), number };
-        self.paths.lock().insert(path.clone(), place);
-        let tags: Box<[Arc<str>]> = tags
-            .iter()
-            .map(|tag| {
-                let mut shard = self.shard(tag).lock();
-                let name = shard.get_key_value(&**tag).map_or_else(|| Arc::from(&**tag), |(name, _)| name.clone());
-                shard.entry(name.clone()).or_default().insert(number, place);
-                name
-            })
-            .collect();
-        Listing { index: self.clone(), path, tags }
-    }
-
-    /// Calls for each entry that has this tag, a bite at a time, without a lock held meanwhile.
-    pub fn tagged(&self, tag: &str, mut each: impl FnMut(Listed)) {
-        let mut after = 0;
-        loop {
-            let bite: Vec<_> = {
-                let shard = self.shard(tag).lock();
-                let Some(family) = shard.get(tag) else { return };
-                let rest = family.range((Bound::Excluded(after), Bound::Unbounded)).take(BITE);
-                rest.map(|(number, place)| Listed { number: *number, place: *place }).collect()
-            };
-            let Some(last) = bite.last() else { return };
-            after = last.number;
-            bite.into_iter().for_each(&mut each);
+        let tagged = self.tags.list(tags, place);
+        let target: Arc<str> = target.into();
+        let mut weight = LISTING + SPOT + target.len();
+        let mut hosts = self.hosts.lock();
+        let known = hosts.get_key_value(host).map(|(host, _)| host.clone());
+        if known.is_none() {
+            weight += HOST + host.len();
         }
+        let host = known.unwrap_or_else(|| host.into());
+        hosts.entry(host.clone()).or_default().insert((target.clone(), tagged.number()), place);
+        drop(hosts);
+        Listing { index: self.clone(), host, target, tagged, weight: weight as u32 }
     }
 
-    /// Calls for each entry whose target begins so, on this host or on any, a bite at a time.
+    /// Calls for each entry that has this tag, without a lock held meanwhile.
+    pub fn tagged(&self, tag: &str, each: impl FnMut(Listed)) {
+        self.tags.each(tag, each);
+    }
+
+    /// Calls for each entry whose target fits, on this host or on any, without a lock held meanwhile.
     pub fn under(&self, host: Option<&str>, fits: Fits<'_>, mut each: impl FnMut(Listed)) {
-        match host {
-            Some(host) => self.on(&host.into(), fits, &mut each),
-            None => {
-                let mut host: Option<Arc<str>> = None;
-                while let Some(next) = self.host_after(host.as_ref()) {
-                    self.on(&next, fits, &mut each);
-                    host = Some(next);
-                }
-            }
+        if let Some(host) = host {
+            return self.on(host, fits, &mut each);
+        }
+        let mut next = self.hosts.lock().keys().next().cloned();
+        while let Some(host) = next {
+            self.on(&host, fits, &mut each);
+            let after = (Bound::Excluded(&*host), Bound::Unbounded);
+            next = self.hosts.lock().range::<str, _>(after).next().map(|(host, _)| host.clone());
         }
     }
 
-    fn host_after(&self, host: Option<&Arc<str>>) -> Option<Arc<str>> {
-        let paths = self.paths.lock();
-        let first = match host {
-            // No target sorts behind this one: nothing of UTF-8 does.
-            Some(host) => paths
-                .range((
-                    Bound::Included(Path { host: following(host), target: "".into(), number: 0 }),
-                    Bound::Unbounded,
-                ))
-                .next(),
-            None => paths.iter().next(),
-        };
-        first.map(|(path, _)| path.host.clone())
-    }
-
-    fn on(&self, host: &Arc<str>, fits: Fits<'_>, each: &mut impl FnMut(Listed)) {
-        let mut from = Bound::Included(Path { host: host.clone(), target: fits.text().into(), number: 0 });
+    fn on(&self, host: &str, fits: Fits<'_>, each: &mut impl FnMut(Listed)) {
+        let mut from = Bound::Included((Arc::from(fits.text()), 0));
         loop {
             let (bite, last) = {
-                let paths = self.paths.lock();
-                let rest = paths.range((from, Bound::Unbounded)).take(BITE);
-                let fitting = rest.take_while(|(path, _)| path.host == *host && fits.fit(&path.target));
-                let mut last = None;
-                let bite: Vec<_> = fitting
-                    .map(|(path, place)| {
-                        last = Some(path.clone());
-                        Listed { number: path.number, place: *place }
-                    })
-                    .collect();
-                (bite, last)
+                let hosts = self.hosts.lock();
+                let Some(targets) = hosts.get(host) else { return };
+                let rest = targets.range((from, Bound::Unbounded)).take(BITE);
+                let fitting: Vec<_> = rest.take_while(|((target, _), _)| fits.fit(target)).collect();
+                let last = fitting.last().map(|(spot, _)| (*spot).clone());
+                let listed = fitting.into_iter().map(|(spot, place)| Listed { number: spot.1, place: *place });
+                (listed.collect::<Vec<_>>(), last)
             };
             bite.into_iter().for_each(&mut *each);
             let Some(last) = last else { return };
             from = Bound::Excluded(last);
         }
     }
-}
-
-/// The smallest host behind this one.
-fn following(host: &str) -> Arc<str> {
-    format!("{host}\0").into()
 }
 
 /// Which targets.
@@ -189,41 +129,37 @@ impl Fits<'_> {
 impl Listing {
     /// Tells it from all others.
     pub fn number(&self) -> u64 {
-        self.path.number
+        self.tagged.number()
     }
 
     /// The host.
     pub fn host(&self) -> &str {
-        &self.path.host
+        &self.host
     }
 
     /// Path and query.
     pub fn target(&self) -> &str {
-        &self.path.target
+        &self.target
     }
 
     /// Its tags.
     pub fn tags(&self) -> impl Iterator<Item = &str> {
-        self.tags.iter().map(|tag| &**tag)
+        self.tagged.names()
     }
 
     /// What it weighs in memory.
     pub fn weight(&self) -> u64 {
-        let tags: usize = self.tags.iter().map(|tag| tag.len() + 320).sum();
-        (self.path.host.len() + self.path.target.len() + 192 + tags) as u64
+        u64::from(self.weight) + self.tagged.weight()
     }
 }
 
 impl Drop for Listing {
     fn drop(&mut self) {
-        self.index.paths.lock().remove(&self.path);
-        for tag in &self.tags {
-            let mut shard = self.index.shard(tag).lock();
-            if let Some(family) = shard.get_mut(tag) {
-                family.remove(&self.path.number);
-                if family.is_empty() {
-                    shard.remove(tag);
-                }
+        let mut hosts = self.index.hosts.lock();
+        if let Some(targets) = hosts.get_mut(&self.host) {
+            targets.remove(&(self.target.clone(), self.number()));
+            if targets.is_empty() {
+                hosts.remove(&self.host);
             }
         }
     }
@@ -270,7 +206,7 @@ mod tests {
         drop(listings);
         assert_eq!(under(None, Fits::Beginning("")), [0; 0]);
         assert_eq!(tagged("t"), [0; 0]);
-        assert!(index.tags.iter().all(|shard| shard.lock().is_empty()));
+        assert!(index.tags.is_empty() && index.hosts.lock().is_empty());
     }
 
     #[test]

@@ -5,14 +5,16 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::Duration;
 
+use ahash::RandomState;
 use parking_lot::Mutex;
 
 use super::Cache;
 use super::index::{Fits, Listed, Listing};
 use super::storage::Slot;
 use super::stored::{Head, Stored};
-use crate::clock::Moment;
+use crate::clock::{Clock, Moment};
 use crate::fields::query::Rules;
 use crate::memory::Change;
 
@@ -47,11 +49,62 @@ pub struct Manner {
     pub dry_run: bool,
 }
 
-impl What {
-    fn meant(&self, listing: &Listing) -> bool {
+/// How long a purge works before it lets others have the core.
+const TURN: Duration = Duration::from_micros(20);
+
+/// How many purges are remembered one by one.
+const REMEMBERED: usize = 1024;
+
+/// The latest purges, for responses that are on their way.
+#[derive(Debug, Default)]
+pub struct Log {
+    latest: Mutex<Latest>,
+    hasher: RandomState,
+}
+
+#[derive(Debug, Default)]
+struct Latest {
+    /// The newest is the last.
+    purges: VecDeque<Noted>,
+    /// All that was asked for until then is taken for purged.
+    forgotten: Moment,
+}
+
+#[derive(Debug)]
+struct Noted {
+    at: Moment,
+    what: What,
+    /// For a target the hashes of all its forms: one that is met by chance is not stored, that is all.
+    forms: Box<[u64]>,
+}
+
+impl Log {
+    /// Remembers a purge that begins now.
+    fn note(&self, what: &What, forms: &[String], clock: &Clock) -> Moment {
+        let forms = forms.iter().map(|form| self.hasher.hash_one(form.as_str())).collect();
+        let mut latest = self.latest.lock();
+        // The time is asked here, so that they stand in its order.
+        let at = clock.now();
+        latest.purges.push_back(Noted { at, what: what.clone(), forms });
+        while latest.purges.len() > REMEMBERED {
+            if let Some(oldest) = latest.purges.pop_front() {
+                latest.forgotten = oldest.at;
+            }
+        }
+        at
+    }
+
+    /// Whether this was purged since then.
+    pub fn since(&self, moment: Moment, listing: &Listing) -> bool {
+        let latest = self.latest.lock();
+        let mut since = latest.purges.iter().rev().take_while(|noted| noted.at >= moment);
+        latest.forgotten >= moment || since.any(|noted| self.meant(noted, listing))
+    }
+
+    fn meant(&self, noted: &Noted, listing: &Listing) -> bool {
         let here = |host: &Option<String>| host.as_ref().is_none_or(|host| host == listing.host());
-        match self {
-            What::Target(host, target) => here(host) && listing.target() == target,
+        match &noted.what {
+            What::Target(host, _) => here(host) && noted.forms.contains(&self.hasher.hash_one(listing.target())),
             What::Beginning(host, target) => here(host) && listing.target().starts_with(target.as_str()),
             What::Tag(tag) => listing.tags().any(|known| known == tag),
             What::All => true,
@@ -59,42 +112,10 @@ impl What {
     }
 }
 
-/// How many purges are remembered one by one.
-const REMEMBERED: usize = 256;
-
-/// The latest purges, for responses that are on their way.
-#[derive(Debug, Default)]
-pub struct Log(Mutex<Latest>);
-
-#[derive(Debug, Default)]
-struct Latest {
-    purges: VecDeque<(Moment, What)>,
-    /// All that was asked for before this is taken for purged.
-    forgotten: Moment,
-}
-
-impl Log {
-    fn note(&self, what: What, now: Moment) {
-        let mut latest = self.0.lock();
-        latest.purges.push_back((now, what));
-        while latest.purges.len() > REMEMBERED {
-            if let Some((at, _)) = latest.purges.pop_front() {
-                latest.forgotten = at;
-            }
-        }
-    }
-
-    /// Whether this was purged since then.
-    pub fn since(&self, moment: Moment, listing: &Listing) -> bool {
-        let latest = self.0.lock();
-        latest.forgotten >= moment || latest.purges.iter().any(|(at, what)| *at >= moment && what.meant(listing))
-    }
-}
-
 impl Cache {
     /// Under which targets a response for this one may stand: by the routes' rules for queries, and by what
     /// responses have said about them.
-    fn forms(&self, target: &str, rules: &[&Rules]) -> Vec<String> {
+    fn forms(&self, target: &str, rules: &[Rules]) -> Vec<String> {
         let said = self.forms.lock();
         let mut forms: Vec<_> = [target.to_owned()].into();
         for rules in rules {
@@ -109,31 +130,34 @@ impl Cache {
         forms
     }
 
-    /// Takes out of the store what is meant, or makes it stale. `rules` are those of the routes.
-    pub fn purge(&self, what: &What, rules: &[&Rules], manner: Manner) -> Purged {
-        let What::Target(host, target) = what else { return self.purge_what(what, manner) };
-        let all: Vec<_> = self.forms(target, rules).into_iter().map(|form| What::Target(host.clone(), form)).collect();
-        all.iter().map(|what| self.purge_what(what, manner)).fold(Purged::default(), |sum, one| Purged {
-            entries: sum.entries + one.entries,
-            bytes: sum.bytes + one.bytes,
-        })
-    }
-
-    fn purge_what(&self, what: &What, manner: Manner) -> Purged {
-        let now = self.clock.now();
-        if !manner.dry_run {
+    /// Takes out of the store what is meant, or makes it stale. `rules` are those of the routes. A large one takes
+    /// its time.
+    pub fn purge(&self, what: &What, rules: &[Rules], manner: Manner) -> Purged {
+        let forms = match what {
+            What::Target(_, target) => self.forms(target, rules),
+            _ => Vec::new(),
+        };
+        let now = match manner.dry_run {
+            true => self.clock.now(),
             // Noted first: what is stored after this look has been compared with it.
-            self.purges.note(what.clone(), now);
-        }
-        let mut purged = Purged::default();
+            false => self.purges.note(what, &forms, &self.clock),
+        };
+        let (mut purged, mut began) = (Purged::default(), now);
         let mut each = |listed| {
+            // Who serves requests goes first: on a busy core a hit would wait for the end of our time slice.
+            if self.clock.now().since(began) > TURN {
+                std::thread::yield_now();
+                began = self.clock.now();
+            }
             if let Some(weight) = self.purge_one(listed, manner, now) {
                 purged.entries += 1;
                 purged.bytes += weight;
             }
         };
         match what {
-            What::Target(host, target) => self.index.under(host.as_deref(), Fits::Exactly(target), &mut each),
+            What::Target(host, _) => {
+                forms.iter().for_each(|form| self.index.under(host.as_deref(), Fits::Exactly(form), &mut each));
+            }
             What::Beginning(host, target) => self.index.under(host.as_deref(), Fits::Beginning(target), &mut each),
             What::Tag(tag) => self.index.tagged(tag, &mut each),
             What::All => self.index.under(None, Fits::Beginning(""), &mut each),
@@ -158,18 +182,22 @@ impl Cache {
             }
             Some(Slot::Filling(fill, before)) => {
                 let arriving = fill.head.listing.number() == number;
-                let replaced = before.as_ref().filter(|before| before.head.listing.number() == number);
-                if manner.dry_run || (!arriving && replaced.is_none()) {
-                    return (Change::Keep, replaced.map(Stored::weight));
+                let meant = before.as_ref().filter(|before| before.head.listing.number() == number);
+                let counted = meant.map(Stored::weight);
+                if manner.dry_run || (!arriving && meant.is_none()) {
+                    return (Change::Keep, counted);
                 }
                 if arriving {
+                    // Its readers read on; whoever comes now asks anew.
                     fill.doom();
                 }
-                // Its readers read on; whoever comes now asks anew.
-                let value = Slot::Filling(fill.clone(), before.clone().filter(|_| replaced.is_none()));
-                let weight = super::stored::weight(&fill.head.response);
-                let expires = Some(now.after(super::LONGEST_FILL));
-                (Change::Put { value, weight, expires }, replaced.map(Stored::weight))
+                let before = match meant {
+                    Some(stored) => manner.soft.then(|| stale(stored, now)),
+                    None => before.clone(),
+                };
+                let weight = super::stored::weight(&fill.head.response) + before.as_ref().map_or(0, Stored::weight);
+                let (value, expires) = (Slot::Filling(fill.clone(), before), Some(now.after(super::LONGEST_FILL)));
+                (Change::Put { value, weight, expires }, counted)
             }
             Some(Slot::Sheet(sheet)) if sheet.head.listing.number() == number => {
                 let weight = Some(sheet.weight());
@@ -198,4 +226,49 @@ pub(super) fn stale(stored: &Stored, now: Moment) -> Stored {
     let Head { response, life, listing, .. } = &*stored.head;
     let head = stored.head.renewed(response, life.over(now), stored.content.length, listing.clone());
     Stored { head, content: stored.content.clone() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cache::index::Index;
+
+    fn on(host: &str) -> Option<String> {
+        Some(host.to_owned())
+    }
+
+    #[test]
+    fn what_was_asked_for_before_a_purge_is_purged_if_it_is_meant() {
+        let (log, clock, index) = (Log::default(), Clock::system(), Arc::new(Index::default()));
+        let listing = index.list("a.test", "/x/1?y", &["t".to_owned()], [0; 16]);
+        for (what, forms, meant) in [
+            (What::All, &[][..], true),
+            (What::Tag("t".into()), &[], true),
+            (What::Tag("u".into()), &[], false),
+            (What::Beginning(None, "/x/".into()), &[], true),
+            (What::Beginning(on("b.test"), "/x/".into()), &[], false),
+            (What::Target(on("a.test"), "/x/1?z&y".into()), &["/x/1?z&y", "/x/1?y"], true),
+            (What::Target(None, "/x/1".into()), &["/x/1"], false),
+        ] {
+            let asked = clock.now();
+            let forms: Vec<_> = forms.iter().map(|form| (*form).to_owned()).collect();
+            let at = log.note(&what, &forms, &clock);
+            assert_eq!(log.since(asked, &listing), meant, "{what:?}");
+            assert!(!log.since(at.after(Duration::from_nanos(1)), &listing), "asked for after it: {what:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_too_long_ago_to_be_known_counts_as_purged() {
+        let (log, clock, index) = (Log::default(), Clock::system(), Arc::new(Index::default()));
+        let listing = index.list("a.test", "/", &[], [0; 16]);
+        let asked = clock.now();
+        for _ in 0..REMEMBERED {
+            log.note(&What::Tag("t".into()), &[], &clock);
+        }
+        assert!(!log.since(asked, &listing));
+        let later = clock.now();
+        log.note(&What::Tag("t".into()), &[], &clock);
+        assert!(log.since(asked, &listing) && !log.since(later, &listing));
+    }
 }

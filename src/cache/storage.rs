@@ -500,7 +500,8 @@ impl Cache {
     fn give_up(&self, hash: HashBinary, fill: &Arc<Fill>) {
         self.map.update(hash, self.clock().now(), |there| match there {
             Some(Slot::Filling(this, before)) if this.id == fill.id => {
-                match before.clone().filter(|_| !fill.doomed()) {
+                // A purge that meant it has taken it away, or made it stale.
+                match before.clone() {
                     None => (Change::Remove, ()),
                     Some(stored) => {
                         let (weight, expires) = (self.weigh(&stored), Some(stored.head.life.kept()));
@@ -587,6 +588,10 @@ impl Storage for Cache {
                 return (Change::Keep, false);
             };
             let listing = self.list_again(&stored.head, meta.response_header(), key.combined_bin());
+            // What it is listed as now may have been purged while the origin was asked.
+            if self.purges.since(decision.life.asked, &listing) {
+                return (Change::Keep, false);
+            }
             let head = stored.head.renewed(meta.response_header(), decision.life, stored.content.length, listing);
             let stored = Stored { head, content: stored.content.clone() };
             let (weight, expires) = (self.weigh(&stored), Some(stored.head.life.kept()));

@@ -7,6 +7,7 @@
 //! No lock is held while a value is dropped, and none outlives a call.
 
 mod shard;
+pub mod tags;
 
 use std::hash::{BuildHasher, Hasher};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -19,8 +20,9 @@ use shard::Shard;
 
 const SHARDS: usize = 32;
 
-/// What an entry costs beside its key and value: table slot, queue place, allocator.
-const OVERHEAD: u64 = 160;
+/// What an entry costs beside its key and value: table slot, places in the queue and the heap, and what vectors that
+/// double their room have in reserve.
+const OVERHEAD: u64 = 256;
 
 /// What [`Memory::update`] does with the entry it looked at.
 pub enum Change<V> {

@@ -15,6 +15,7 @@ mod guard;
 mod intake;
 mod keys;
 mod parts;
+mod purge;
 mod reply;
 mod seal;
 mod taking;

@@ -57,18 +57,20 @@ const kinds = {
   page(request, response, ask) {
     const status = Number(ask('status', 200));
     const tag = `"v${version}"`;
+    // What it answers is known now, and leaves later.
+    const late = (text) => (ask('late') ? setTimeout(() => response.end(text), Number(ask('late'))) : response.end(text));
     if (ask('etag')) response.setHeader('ETag', tag);
     if (ask('large')) response.setHeader('X-Large', 'x'.repeat(20000));
     if (ask('etag') && request.headers['if-none-match'] === tag) {
       response.statusCode = 304;
       if (ask('set304')) { response.setHeader('Set-Cookie', ask('set304')); response.setHeader('Vary', 'Origin'); }
-      return response.end();
+      return late();
     }
     if (ask('then304') && request.headers['if-none-match']) { response.statusCode = 304; response.setHeader('ETag', '"e2"'); return response.end(); }
     if (request.method === 'POST') version += 1;
     if (request.method === 'HEAD' && ask('headlength')) response.setHeader('Content-Length', ask('headlength'));
     response.statusCode = status;
-    response.end(ask('say', `page v${version} for ${request.headers[ask('echo', 'host')] ?? '-'}`));
+    late(ask('say', `page v${version} for ${request.headers[ask('echo', 'host')] ?? '-'}`));
   },
   // Content in chunks.
   chunks(request, response, ask) {

@@ -1,16 +1,17 @@
 //! Purging, at the admin listener and by the command line.
 
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use serde_json::Value;
 
-use crate::support::{Client, Headwall, Origin, run, wait_until};
+use crate::support::{Client, Headwall, Origin, Process, TempFile, free_port, run, wait_until};
 
 const ROUTE: &str = "routes: [{ to: { proxy: app }, cache: {} }]";
 
 /// Asks for a purge; status and answer.
-fn ask(proxy: &Headwall, content: &str) -> (u16, String) {
-    let mut client = Client::to(proxy.admin);
+fn ask(admin: SocketAddr, content: &str) -> (u16, String) {
+    let mut client = Client::to(admin);
     client.send(&format!(
         "POST /purge HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{content}",
         content.len()
@@ -21,7 +22,7 @@ fn ask(proxy: &Headwall, content: &str) -> (u16, String) {
 
 /// How many entries a purge has found.
 fn purge(proxy: &Headwall, content: &str) -> u64 {
-    let (status, text) = ask(proxy, content);
+    let (status, text) = ask(proxy.admin, content);
     assert_eq!(status, 200, "{text}");
     serde_json::from_str::<Value>(&text).unwrap()["entries"].as_u64().unwrap()
 }
@@ -135,38 +136,127 @@ fn what_is_on_its_way_is_not_stored() {
 }
 
 #[test]
-fn nothing_old_is_served_after_a_purge_whatever_races_it() {
+fn a_validation_that_is_under_way_makes_nothing_fresh_again() {
     let origin = Origin::start();
     let proxy = Headwall::before(&origin, ROUTE);
-    let target = "/page?h.Cache-Control=max-age=600&h.Cache-Tag=t";
+    for (number, content) in
+        ["{\"tag\": \"t\", \"soft\": true}", "{\"tag\": \"t\"}", "{\"all\": true}"].iter().enumerate()
+    {
+        let target = format!("/page?late=300&etag=1&h.Cache-Control=max-age=60&h.Cache-Tag=t&n={number}");
+        let old = proxy.get(&target).whole(200).text();
+        assert_eq!(purge(&proxy, "{\"tag\": \"t\", \"soft\": true}"), 1);
+        let mut client = proxy.client();
+        client.request("GET", &target, "");
+        wait_until(|| origin.count(&target) == 2);
+        proxy.put("POST", "/page/elsewhere", "", b"").whole(200);
+        purge(&proxy, content);
+        assert_eq!(client.response("GET").whole(200).text(), old, "asked for before the purge");
+        let next = proxy.get(&target).whole(200);
+        assert!(!next.cache().contains("hit") && next.text() != old, "{content}: {}, {}", next.cache(), next.text());
+        purge(&proxy, "{\"all\": true}");
+    }
+}
+
+#[test]
+fn what_a_soft_purge_meets_while_it_is_replaced_may_still_stand_in() {
+    let origin = Origin::start();
+    let proxy = Headwall::before(&origin, ROUTE);
+    let cc = "h.Cache-Control=max-age=60,%20stale-if-error=600&h.Cache-Tag=t";
+    let target = format!("/chunks?pieces=a%20b%20c%20d&pace=100&{cc}");
+    proxy.get(&target).whole(200);
+    assert_eq!(purge(&proxy, "{\"tag\": \"t\", \"soft\": true}"), 1);
+    let mut client = proxy.client();
+    client.request("GET", &target, "");
+    assert_eq!(client.head().cache(), "headwall; fwd=stale; stored", "its content is still to come");
+    assert_eq!(purge(&proxy, "{\"tag\": \"t\", \"soft\": true}"), 1);
+    drop(origin);
+    client.closed();
+    assert!(proxy.get(&target).whole(200).cache().ends_with("detail=stale-if-error"));
+}
+
+/// Ends the others too when a test fails in their midst.
+struct Over<'a>(&'a AtomicBool);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Relaxed);
+    }
+}
+
+/// A thousand changes at the origin, each followed by a purge or written through the proxy, while clients fill and
+/// validate, somebody else purges, and the file is reloaded: who asks afterwards gets the new version.
+#[test]
+fn nothing_old_is_served_after_a_purge_whatever_races_it() {
+    let origin = Origin::start();
+    let (port, admin) = (free_port(), free_port());
+    let (address, admin) = (SocketAddr::from(([127, 0, 0, 1], port)), SocketAddr::from(([127, 0, 0, 1], admin)));
+    let yaml = |number: usize| {
+        format!(
+            "threads: 2\nlisten: [\"{address}\"]\nadmin: {{ listen: \"{admin}\" }}\n\
+             upstreams: {{ app: {{ servers: [\"127.0.0.1:{}\"] }} }}\n\
+             routes: [{{ to: {{ proxy: app }}, cache: {{ stale_if_error: {number}s }} }}]",
+            origin.port
+        )
+    };
+    let file = TempFile::new("race.yaml", &yaml(1));
+    let proxy = Process::start(&["run", "--config", file.path()]).ready(port);
+    let send = |method: &str, target: &str| {
+        let mut client = Client::to(address);
+        client.request(method, target, if method == "POST" { "Content-Length: 0\r\n" } else { "" });
+        let text = client.response(method).whole(200).text();
+        text.trim_start_matches("page v").split(' ').next().unwrap().parse::<u64>().unwrap()
+    };
+    let targets = [
+        "/page?late=2&h.Cache-Control=max-age=600&h.Cache-Tag=t&n=1",
+        "/page?late=2&h.Cache-Control=max-age=600&h.Cache-Tag=t&n=2&etag=1",
+        "/page?late=2&h.Cache-Control=max-age=600&h.Cache-Tag=t&n=3&etag=1&h.Vary=X-V",
+    ];
+    // Who answers hears signals too.
+    send("GET", targets[0]);
     let done = AtomicBool::new(false);
     let mut old = Vec::new();
-    let version = |text: &str| -> u64 { text.trim_start_matches("page v").split(' ').next().unwrap().parse().unwrap() };
     std::thread::scope(|scope| {
-        for _ in 0..3 {
-            scope.spawn(|| {
-                while !done.load(Relaxed) {
-                    proxy.get(target);
+        let _over = Over(&done);
+        for number in 0..2 {
+            let (done, send) = (&done, &send);
+            scope.spawn(move || {
+                for (turn, target) in targets.iter().cycle().skip(number).enumerate() {
+                    if done.load(Relaxed) {
+                        return;
+                    }
+                    send("GET", target);
+                    if turn % 4 == number {
+                        assert_eq!(ask(admin, "{\"tag\": \"t\", \"soft\": true}").0, 200);
+                    }
                 }
             });
         }
-        scope.spawn(|| {
-            while !done.load(Relaxed) {
-                purge(&proxy, "{\"all\": true, \"soft\": true}");
+        for round in 0..1000 {
+            if round % 5 == 0 {
+                std::fs::write(file.path(), yaml(1 + round % 9)).unwrap();
+                proxy.signal("HUP");
             }
-        });
-        for round in 0..250u64 {
+            let target = targets[round % targets.len()];
+            let content = match round % 7 {
+                0 => "{\"tag\": \"t\"}".into(),
+                1 => format!("{{\"url\": \"{target}\"}}"),
+                2 => "{\"prefix\": \"/page?\"}".into(),
+                3 => "{\"all\": true}".into(),
+                4 => "{\"tag\": \"t\", \"soft\": true}".into(),
+                5 => format!("{{\"url\": \"http://site.test{target}\", \"soft\": true}}"),
+                _ => String::new(),
+            };
             // Each POST makes a new version; one to elsewhere invalidates nothing by itself.
-            let made = version(&proxy.put("POST", "/page/elsewhere", "", b"").whole(200).text());
-            for content in ["{\"tag\": \"t\"}", "{\"url\": \"/page?h.Cache-Control=max-age=600&h.Cache-Tag=t\"}"] {
-                purge(&proxy, content);
-                let now = version(&proxy.get(target).whole(200).text());
-                if now < made {
-                    old.push(format!("round {round}: {now} after {made}"));
-                }
+            let made = send("POST", if content.is_empty() { target } else { "/page/elsewhere" });
+            if !content.is_empty() {
+                let (status, text) = ask(admin, &content);
+                assert_eq!(status, 200, "{text}");
+            }
+            let now = send("GET", target);
+            if now < made {
+                old.push(format!("round {round}, {content}: {now} after {made}"));
             }
         }
-        done.store(true, Relaxed);
     });
     assert!(old.is_empty(), "{old:?}");
 }
@@ -176,7 +266,7 @@ fn a_purge_that_is_none_says_what_one_is() {
     let origin = Origin::start();
     let proxy = Headwall::before(&origin, ROUTE);
     for content in ["", "{}", "{\"tag\": \"a\", \"all\": true}", "{\"tags\": \"a\"}", "{\"url\": \"x\"}"] {
-        let (status, text) = ask(&proxy, content);
+        let (status, text) = ask(proxy.admin, content);
         assert!(status == 400 && text.contains("shop.example.com"), "{content}: {status} {text}");
     }
     let mut client = Client::to(proxy.admin);

@@ -355,6 +355,7 @@ impl Client {
     pub fn more(&mut self) -> usize {
         let mut bytes = [0; 65536];
         match self.tcp.read(&mut bytes) {
+            Err(error) if error.kind() == ErrorKind::Interrupted => self.more(),
             Ok(read) => {
                 self.buffer.extend_from_slice(&bytes[..read]);
                 read
