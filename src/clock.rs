@@ -37,6 +37,30 @@ pub struct Clock {
     ahead_ms: Arc<AtomicU64>,
 }
 
+/// How long work in the background goes on before it lets others have the core.
+const TURN: Duration = Duration::from_micros(20);
+
+/// Work in the background that gives way: on a busy core a request would wait for the end of its whole time slice.
+pub struct Turns<'a> {
+    clock: &'a Clock,
+    began: Moment,
+}
+
+impl<'a> Turns<'a> {
+    /// The first one begins.
+    pub fn new(clock: &'a Clock) -> Self {
+        Turns { clock, began: clock.now() }
+    }
+
+    /// Lets others have the core, if this turn was long enough; asked after each small piece of work.
+    pub fn give_way(&mut self) {
+        if self.clock.now().since(self.began) > TURN {
+            std::thread::yield_now();
+            self.began = self.clock.now();
+        }
+    }
+}
+
 /// Moments start here, so that something born days before the process can be placed before them.
 const ORIGIN: Duration = Duration::from_secs(200 * 365 * 86_400);
 

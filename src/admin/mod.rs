@@ -12,6 +12,7 @@ use http::{Method, Response};
 use pingora::apps::http_app::ServeHttp;
 use pingora::protocols::http::ServerSession;
 
+use crate::cache::purge::{Purged, What};
 use crate::config::Lasting;
 use crate::fields::authority::without_port;
 use crate::proxy::Proxy;
@@ -76,12 +77,26 @@ impl Admin {
             Ok(asked) => asked,
             Err(message) => return answer(400, "text/plain", format!("{message}\n")),
         };
-        let Some(purged) = self.proxy.purge(what.clone(), manner).await else {
+        let Some(mut purged) = self.proxy.purge(what.clone(), manner).await else {
             return answer(500, "text/plain", "the purge did not end well\n".into());
         };
+        let kv = match &what {
+            What::Tag(tag) => {
+                let (tag, lasting, clock) = (tag.clone(), self.lasting.clone(), self.proxy.clock.clone());
+                let purging = tokio::task::spawn_blocking(move || lasting.stores.purge(&tag, manner, &clock));
+                purging.await.unwrap_or_default()
+            }
+            _ => Purged::default(),
+        };
+        purged.add(kv.entries, kv.bytes);
         tracing::info!(?what, ?manner, purged.entries, purged.bytes, "purged");
-        let told =
-            purge::Answer { entries: purged.entries, bytes: purged.bytes, soft: manner.soft, dry_run: manner.dry_run };
+        let told = purge::Answer {
+            entries: purged.entries,
+            bytes: purged.bytes,
+            kv: kv.entries,
+            soft: manner.soft,
+            dry_run: manner.dry_run,
+        };
         answer(200, "application/json", serde_json::to_string(&told).unwrap_or_default() + "\n")
     }
 

@@ -33,6 +33,8 @@ pub struct Answer {
     pub entries: u64,
     /// Their weight in memory.
     pub bytes: u64,
+    /// So many of the entries are values of key/value stores.
+    pub kv: u64,
     /// They were made stale.
     pub soft: bool,
     /// Nothing was changed.

@@ -21,7 +21,7 @@ use crate::clock::Moment;
 use crate::fields::cache_control::{CacheControl, delta_seconds};
 use crate::fields::cache_status::Forward;
 use crate::fields::conditional::weakly_equal;
-use crate::fields::{cookies, date, reference, vary};
+use crate::fields::{cookies, date, reference, tags, vary};
 
 /// How a route caches, as the policy needs to know it.
 #[derive(Debug, Clone)]
@@ -224,6 +224,10 @@ pub fn judge(request: &HeaderMap, response: &ResponseHeader, policy: &Policy, at
     }
     if event_stream(fields) {
         return Err(Rule::EventStream);
+    }
+    // What a purge could not find must not be there.
+    if tags::too_many(&tags::of(fields)) {
+        return Err(Rule::TooManyTags);
     }
     let validator = fields.contains_key(ETAG) || fields.contains_key(LAST_MODIFIED);
     if policy.force {

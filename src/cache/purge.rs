@@ -5,7 +5,6 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::time::Duration;
 
 use ahash::RandomState;
 use parking_lot::Mutex;
@@ -14,7 +13,7 @@ use super::Cache;
 use super::index::{Fits, Listed, Listing};
 use super::storage::Slot;
 use super::stored::{Head, Stored};
-use crate::clock::{Clock, Moment};
+use crate::clock::{Clock, Moment, Turns};
 use crate::fields::query::Rules;
 use crate::memory::Change;
 
@@ -40,6 +39,14 @@ pub struct Purged {
     pub bytes: u64,
 }
 
+impl Purged {
+    /// More has been found.
+    pub fn add(&mut self, entries: u64, bytes: u64) {
+        self.entries += entries;
+        self.bytes += bytes;
+    }
+}
+
 /// How it is done.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Manner {
@@ -48,9 +55,6 @@ pub struct Manner {
     /// Nothing changes.
     pub dry_run: bool,
 }
-
-/// How long a purge works before it lets others have the core.
-const TURN: Duration = Duration::from_micros(20);
 
 /// How many purges are remembered one by one.
 const REMEMBERED: usize = 1024;
@@ -142,16 +146,11 @@ impl Cache {
             // Noted first: what is stored after this look has been compared with it.
             false => self.purges.note(what, &forms, &self.clock),
         };
-        let (mut purged, mut began) = (Purged::default(), now);
+        let (mut purged, mut turns) = (Purged::default(), Turns::new(&self.clock));
         let mut each = |listed| {
-            // Who serves requests goes first: on a busy core a hit would wait for the end of our time slice.
-            if self.clock.now().since(began) > TURN {
-                std::thread::yield_now();
-                began = self.clock.now();
-            }
+            turns.give_way();
             if let Some(weight) = self.purge_one(listed, manner, now) {
-                purged.entries += 1;
-                purged.bytes += weight;
+                purged.add(1, weight);
             }
         };
         match what {
@@ -232,6 +231,7 @@ pub(super) fn stale(stored: &Stored, now: Moment) -> Stored {
 mod tests {
     use super::*;
     use crate::cache::index::Index;
+    use std::time::Duration;
 
     fn on(host: &str) -> Option<String> {
         Some(host.to_owned())

@@ -48,6 +48,8 @@ pub enum Rule {
     NoHeuristic,
     /// It may be reused only after validation, and has nothing to validate with.
     NoValidator,
+    /// It has more tags than are listed, so a purge could not find it.
+    TooManyTags,
     /// Longer than `max_object`, or than `max_unsized` without a length.
     TooLarge,
     /// Too many bytes are arriving at once.
@@ -92,6 +94,7 @@ impl Rule {
             Rule::NoHeuristic => "RFC 9111 §4.2.2",
             Rule::NoValidator => "RFC 9111 §4.3",
             Rule::TooLarge | Rule::FillsFull => "the `cache` settings",
+            Rule::TooManyTags => "the Cache-Tag, Surrogate-Key and Cache-Groups fields",
             Rule::WrongValidator | Rule::VaryChanged => "RFC 9111 §4.3.4",
             Rule::SearchChanged => "the No-Vary-Search field",
             Rule::Invalidated => "RFC 9111 §4.4",
@@ -124,6 +127,7 @@ impl Rule {
             Rule::NoFreshness => "no-freshness",
             Rule::NoHeuristic => "no-heuristic",
             Rule::NoValidator => "no-validator",
+            Rule::TooManyTags => "too-many-tags",
             Rule::TooLarge => "too-large",
             Rule::FillsFull => "fills-full",
             Rule::WrongValidator => "wrong-validator",
@@ -156,6 +160,7 @@ impl Rule {
                 | Rule::EventStream
                 | Rule::NoFreshness
                 | Rule::NoValidator
+                | Rule::TooManyTags
                 | Rule::TooLarge
         )
     }

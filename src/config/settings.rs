@@ -154,7 +154,8 @@ impl<'de> Deserialize<'de> for Listen {
 /// A purge is JSON (`Content-Type: application/json`) and names one thing: `url` or `prefix` (an address, or a path for
 /// every host), `host`, `tag` (of `Cache-Tag`, `Surrogate-Key` or `Cache-Groups`), or `all: true`. All variants go, and
 /// what is on its way is not stored. With `soft: true` entries become stale instead, with `dry_run: true` they are only
-/// counted. The answer: `{"entries":3,"bytes":9000,"soft":false,"dry_run":false}`.
+/// counted. A `tag` takes out values of the key/value stores too, even with `soft`: they have nothing to be validated
+/// with. The answer: `{"entries":3,"bytes":9000,"kv":1,"soft":false,"dry_run":false}`; `kv` of the entries are such values.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Admin {

@@ -32,6 +32,17 @@ pub fn of(fields: &HeaderMap) -> Vec<String> {
     tags
 }
 
+/// So many tags one response or value may have.
+pub const MOST: usize = 1000;
+
+/// So many bytes they may have in all.
+pub const LONGEST: usize = 16 << 10;
+
+/// Whether these are more than are listed for one response or value.
+pub fn too_many(tags: &[String]) -> bool {
+    tags.len() > MOST || tags.iter().map(String::len).sum::<usize>() > LONGEST
+}
+
 fn text(bytes: &[u8]) -> Option<String> {
     std::str::from_utf8(bytes).ok().map(str::to_owned)
 }
@@ -53,5 +64,12 @@ mod tests {
         ] {
             assert_eq!(of(&fields(lines)), expected, "{lines}");
         }
+    }
+
+    #[test]
+    fn too_many_are_too_many_by_number_or_by_length() {
+        let tags = |count: usize, length: usize| vec!["x".repeat(length); count];
+        assert!(!too_many(&tags(MOST, 16)) && too_many(&tags(MOST + 1, 1)));
+        assert!(!too_many(&tags(16, 1024)) && too_many(&tags(16, 1025)));
     }
 }

@@ -7,7 +7,7 @@
 //! `PUT` keeps the content with its `Content-Type` (and `Content-Encoding`), `GET`
 //! and `HEAD` give it back, `DELETE` forgets it. A write is one step: a `PUT` that is
 //! cut off changes nothing, two at once leave one of the two whole. Content is never
-//! looked into.
+//! looked into. A value may have tags, as a response may, and goes with the same purge.
 
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
@@ -27,11 +27,14 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::{Surroundings, complaint};
-use crate::clock::{Clock, Moment};
+use crate::cache::purge::{Manner, Purged};
+use crate::clock::{Clock, Moment, Turns};
 use crate::exchange::Exchange;
 use crate::fields::bearer;
 use crate::fields::conditional::{names, strongly_equal, weakly_equal};
+use crate::fields::tags;
 use crate::handler::{Content, Handler, Reply, Unread};
+use crate::memory::tags::{Tagged, Tags};
 use crate::memory::{Change, Memory, Usage};
 use crate::plugin::{Complaint, settings};
 use crate::secret::{self, Secret};
@@ -49,6 +52,9 @@ use crate::units::{ByteSize, Network, Span};
 /// replaces. `GET` gives it back with a strong `ETag`; 404 when it is missing or expired. `DELETE` is 204.
 /// `If-Match` and `If-None-Match` make writes conditional. A client in none of `allow` needs one of the `tokens`
 /// (`Authorization: Bearer …`). What is used least goes first when memory is needed.
+///
+/// A `PUT` may name tags (`Cache-Tag`, `Surrogate-Key` or `Cache-Groups`, at most 1000 of 16 KiB in all): a purge by one
+/// of them takes the value out together with the responses that have it.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct Settings {
@@ -85,6 +91,7 @@ impl Default for Settings {
 /// A store: its content outlives the routes that lead to it.
 pub struct Store {
     map: Memory<Box<[u8]>, Arc<Value>>,
+    listed: Arc<Tags<Arc<[u8]>>>,
     tags: (RandomState, AtomicU64),
 }
 
@@ -97,11 +104,14 @@ struct Value {
     caching: HeaderValue,
     put: Moment,
     expires: bool,
+    weight: u64,
+    /// Where a purge finds it; most values have no tags.
+    tagged: Option<Tagged<Arc<[u8]>>>,
 }
 
 impl Store {
     pub(super) fn new(memory: u64) -> Self {
-        Store { map: Memory::new(memory), tags: (RandomState::new(), AtomicU64::new(0)) }
+        Store { map: Memory::new(memory), listed: Arc::default(), tags: (RandomState::new(), AtomicU64::new(0)) }
     }
 
     /// A tag that no other value has or had.
@@ -119,6 +129,27 @@ impl Store {
     /// Gives back the memory of what has expired.
     pub fn sweep(&self, now: Moment) {
         self.map.sweep(now);
+    }
+
+    /// Takes out what has this tag. A value has nothing that it could be validated with, so it goes even where the
+    /// purge is a soft one.
+    pub(super) fn purge(&self, tag: &str, manner: Manner, clock: &Clock) -> Purged {
+        let (mut purged, mut turns) = (Purged::default(), Turns::new(clock));
+        self.listed.each(tag, |found| {
+            turns.give_way();
+            let weight = self.map.update(Box::from(&*found.place), clock.now(), |there| {
+                let same = |tagged: &Tagged<_>| tagged.number() == found.number;
+                match there.filter(|value| value.tagged.as_ref().is_some_and(same)) {
+                    Some(value) if manner.dry_run => (Change::Keep, Some(value.weight)),
+                    Some(value) => (Change::Remove, Some(value.weight)),
+                    None => (Change::Keep, None),
+                }
+            });
+            if let Some(weight) = weight {
+                purged.add(1, weight);
+            }
+        });
+        purged
     }
 
     /// How much is in it.
@@ -292,6 +323,12 @@ impl Kv {
         if request.headers.contains_key(CONTENT_RANGE) {
             return Err(Reply::text(400, "part of a value cannot be put (RFC 9110 §14.5)"));
         }
+        let tags = tags::of(&request.headers);
+        if tags::too_many(&tags) {
+            let most = ByteSize(tags::LONGEST as u64);
+            let message = format!("a value has at most {} tags of {most} in all; nothing was changed", tags::MOST);
+            return Err(Reply::text(400, message));
+        }
         let content = content.collect(self.max_value, exchange).await.map_err(|unread| match unread {
             Unread::TooLong => Reply::text(413, format!("a value has at most {}", ByteSize(self.max_value))),
             Unread::Broken => Reply::text(400, "the content did not arrive whole; nothing was changed"),
@@ -304,19 +341,24 @@ impl Kv {
             Some(ttl) => HeaderValue::try_from(format!("max-age={}", ttl.as_secs())),
             None => Ok(HeaderValue::from_static("no-cache")),
         };
+        let tagged = (!tags.is_empty()).then(|| self.store.listed.list(&tags, Arc::from(&*key)));
+        let (kind, encoding) = (field(CONTENT_TYPE), field(CONTENT_ENCODING));
+        let fields = [&kind, &encoding].into_iter().flatten().map(HeaderValue::len).sum::<usize>();
+        let listed = tagged.as_ref().map_or(0, |tagged| tagged.weight() + key.len() as u64 + 64);
+        let weight = (content.len() + fields + 256) as u64 + listed;
         let value = Arc::new(Value {
             length: HeaderValue::from(content.len()),
             content,
             // Copies: a clone would keep the whole buffer of the request alive.
-            kind: field(CONTENT_TYPE).unwrap_or_else(|| HeaderValue::from_static("application/octet-stream")),
-            encoding: field(CONTENT_ENCODING),
+            kind: kind.unwrap_or_else(|| HeaderValue::from_static("application/octet-stream")),
+            encoding,
             tag: tag.clone(),
             caching: caching.unwrap_or_else(|_| HeaderValue::from_static("no-cache")),
             put: now,
             expires: ttl.is_some(),
+            weight,
+            tagged,
         });
-        let encoding = value.encoding.as_ref().map_or(0, HeaderValue::len);
-        let weight = (value.content.len() + value.kind.len() + encoding + 256) as u64;
         let expires = ttl.map(|ttl| now.after(ttl));
         let (fields, length) = (&request.headers, key.len());
         let new = self.store.map.update(key, now, |there| {

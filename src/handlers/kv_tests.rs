@@ -265,3 +265,59 @@ fn settings_that_cannot_work_are_refused() {
     assert!(build("{ store: s, memory: 32MiB }").is_ok() && build("{ store: s, memory: 32MiB }").is_ok());
     assert!(build("{ store: s, memory: 64MiB }").err().unwrap().message.contains("another route, which says 32MiB"));
 }
+
+#[tokio::test]
+async fn values_go_by_their_tags_in_all_stores() {
+    let (clock, stores) = (Clock::system(), Stores::default());
+    let draft = Draft::new(&stores);
+    let client = |settings: &str, draft: &Draft<'_>| {
+        let around = Surroundings { prefix: Some("/cache/"), stores: draft, clock: &clock };
+        Client::new(build(&serde_yaml::from_str(settings).unwrap(), &around).unwrap(), clock.clone())
+    };
+    let (one, two) = (client("{ store: one }", &draft), client("{ store: two }", &draft));
+    stores.publish(&draft.finish());
+    let (hard, dry) = (Manner::default(), Manner { dry_run: true, ..Manner::default() });
+    let soft = Manner { soft: true, ..Manner::default() };
+    let count = |tag: &str, manner| stores.purge(tag, manner, &clock).entries;
+    one.send("PUT /cache/a\nCache-Tag: t, u", "a").await;
+    one.send("PUT /cache/b\nSurrogate-Key: u", "b").await;
+    two.send("PUT /cache/a%2Fc\nCache-Groups: \"t\"", "c").await;
+    two.send("PUT /cache/d", "d").await;
+    assert_eq!((count("t", dry), count("u", dry), count("none", hard)), (2, 2, 0));
+    assert_eq!((count("t", hard), count("t", hard), count("u", soft)), (2, 0, 1));
+    for (client, path, status) in [(&one, "a", 404), (&one, "b", 404), (&two, "a/c", 404), (&two, "d", 200)] {
+        assert_eq!(client.send(&format!("GET /cache/{path}"), "").await.status(), status, "{path}");
+    }
+    // What was replaced, deleted or kept long enough is not listed any more.
+    for (path, ttl) in [("replaced", ""), ("deleted", ""), ("expired", "?ttl=5")] {
+        one.send(&format!("PUT /cache/{path}{ttl}\nCache-Tag: t"), "x").await;
+    }
+    assert_eq!(count("t", dry), 3);
+    one.send("PUT /cache/replaced", "y").await;
+    one.send("DELETE /cache/deleted", "").await;
+    clock.advance(Duration::from_secs(5));
+    assert_eq!(count("t", dry), 0);
+    for (_, store) in stores.all() {
+        store.sweep(clock.now());
+        assert!(store.listed.is_empty());
+    }
+}
+
+#[tokio::test]
+async fn tags_weigh_and_are_bounded() {
+    let Setup { client, stores, .. } = setup("{}");
+    let used = || stores.all()[0].1.usage().bytes;
+    client.send("PUT /cache/a", "a").await;
+    let plain = used();
+    client.send("PUT /cache/a\nCache-Tag: t", "a").await;
+    assert!(used() > plain + 100);
+    for tags in [format!("{}x", "t,".repeat(2)), "x".repeat(16 << 10)] {
+        assert_eq!(client.send(&format!("PUT /cache/a\nCache-Tag: {tags}"), "b").await.status(), 200);
+    }
+    let many = (0..1001).map(|number| number.to_string()).collect::<Vec<_>>().join(",");
+    for tags in [many, "x".repeat((16 << 10) + 1)] {
+        let refused = client.send(&format!("PUT /cache/a\nCache-Tag: {tags}"), "c").await;
+        assert!(refused.status() == 400 && refused.text().contains("1000 tags"), "{}", refused.text());
+    }
+    assert_eq!(client.send("GET /cache/a", "").await.text(), "b", "nothing was changed");
+}

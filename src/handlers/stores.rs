@@ -7,6 +7,8 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use super::kv::Store;
+use crate::cache::purge::{Manner, Purged};
+use crate::clock::Clock;
 
 /// The stores of the process.
 #[derive(Default)]
@@ -22,6 +24,16 @@ impl Stores {
         let before = std::mem::replace(&mut *self.0.lock(), now);
         named.values().for_each(|(store, memory)| store.set_memory(*memory));
         drop(before);
+    }
+
+    /// Takes out of all stores what has this tag.
+    pub fn purge(&self, tag: &str, manner: Manner, clock: &Clock) -> Purged {
+        let mut purged = Purged::default();
+        for (_, store) in self.all() {
+            let Purged { entries, bytes } = store.purge(tag, manner, clock);
+            purged.add(entries, bytes);
+        }
+        purged
     }
 
     /// All of them.

@@ -314,3 +314,39 @@ fn tags_end_here_where_the_route_says_so() {
     }
     assert_eq!(purge(&proxy, "{\"tag\": \"t\"}"), 1);
 }
+
+#[test]
+fn values_of_the_store_go_with_the_responses_of_their_tag() {
+    let origin = Origin::start();
+    let routes = "routes: [{ match: { prefix: /kv/ }, to: { kv: {} } }, { to: { proxy: app }, cache: {} }]";
+    let proxy = Headwall::before(&origin, routes);
+    let target = "/page?h.Cache-Control=max-age=60&h.Cache-Tag=t";
+    proxy.get(target).whole(200);
+    proxy.put("PUT", "/kv/a", "Cache-Tag: t\r\n", b"a").whole(201);
+    proxy.put("PUT", "/kv/b", "Cache-Tag: u\r\n", b"b").whole(201);
+    for (content, expected) in [
+        ("{\"tag\": \"t\", \"dry_run\": true}", "{\"entries\":2,"),
+        ("{\"url\": \"/kv/a\"}", "{\"entries\":0,"),
+        ("{\"tag\": \"t\"}", "{\"entries\":2,"),
+        ("{\"all\": true}", "{\"entries\":0,"),
+    ] {
+        let (status, text) = ask(proxy.admin, content);
+        assert!(status == 200 && text.starts_with(expected), "{content}: {text}");
+        assert_eq!(text.contains("\"kv\":1,"), content.contains("tag"), "{content}: {text}");
+    }
+    assert_eq!((proxy.get("/kv/a").status, proxy.get("/kv/b").status), (404, 200));
+    assert_eq!(proxy.get(target).cache(), "headwall; fwd=uri-miss; stored");
+}
+
+#[test]
+fn what_has_more_tags_than_are_listed_is_not_stored() {
+    let origin = Origin::start();
+    let proxy = Headwall::before(&origin, ROUTE);
+    let target = |count: usize| {
+        let tags = (0..count).map(|number| number.to_string()).collect::<Vec<_>>().join(",");
+        format!("/page?h.Cache-Control=max-age=60&h.Cache-Tag={tags}")
+    };
+    assert_eq!(proxy.get(&target(1000)).whole(200).cache(), "headwall; fwd=uri-miss; stored");
+    assert_eq!(purge(&proxy, "{\"tag\": \"999\"}"), 1);
+    assert_eq!(proxy.get(&target(1001)).whole(200).cache(), "headwall; fwd=uri-miss; detail=too-many-tags");
+}
