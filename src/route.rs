@@ -21,6 +21,7 @@ use crate::fields::path;
 use crate::fields::query::Rules;
 use crate::handler::Handler;
 use crate::plugin::Chain;
+use crate::units::Network;
 use crate::upstream::Upstream;
 
 /// What has to fit for a route to be chosen.
@@ -60,6 +61,8 @@ pub struct RouteCache {
     pub status_header: Option<HeaderName>,
     /// Fields that name tags go no further.
     pub strip_tags: bool,
+    /// Networks whose clients may purge.
+    pub purge: Option<Vec<Network>>,
     /// Ranges are fetched and stored in slices of this length.
     pub slice: Option<u64>,
 }

@@ -89,7 +89,6 @@ impl Admin {
             _ => Purged::default(),
         };
         purged.add(kv.entries, kv.bytes);
-        tracing::info!(?what, ?manner, purged.entries, purged.bytes, "purged");
         let told = purge::Answer {
             entries: purged.entries,
             bytes: purged.bytes,

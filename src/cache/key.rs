@@ -9,6 +9,8 @@ use pingora::cache::CacheKey;
 use pingora::cache::key::HashBinary;
 use std::hash::{BuildHasher, Hasher};
 
+use crate::fields::authority;
+
 /// The parts of a key.
 #[derive(Debug, Clone, Copy)]
 pub struct Parts<'a> {
@@ -48,6 +50,11 @@ pub fn read(key: &[u8]) -> Read<'_> {
     let _scheme = next();
     let mut part = || next().unwrap_or_default();
     Read { host: part(), forwarded_host: part(), target: part() }
+}
+
+/// The host that a key is listed under: the one that the client named.
+pub fn listed_host(host: &[u8], forwarded_host: &[u8]) -> String {
+    authority::plain(&String::from_utf8_lossy(if forwarded_host.is_empty() { host } else { forwarded_host }))
 }
 
 /// Makes keys; two of the hash's halves are seeded differently, both at random.

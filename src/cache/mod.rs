@@ -42,7 +42,7 @@ use pingora::http::ResponseHeader;
 
 use crate::clock::{Clock, Moment};
 use crate::fields::query::{Rules, no_vary_search};
-use crate::fields::{authority, tags};
+use crate::fields::tags;
 use crate::memory::{Change, Memory, Usage};
 use families::Families;
 use fill::{Fill, Terms};
@@ -315,8 +315,7 @@ impl Cache {
     /// Lists a response under what its key and its tags say.
     fn list(&self, key: &[u8], response: &ResponseHeader, place: HashBinary) -> Arc<Listing> {
         let parts = key::read(key);
-        let host = if parts.forwarded_host.is_empty() { parts.host } else { parts.forwarded_host };
-        let host = authority::plain(&String::from_utf8_lossy(host));
+        let host = key::listed_host(parts.host, parts.forwarded_host);
         let target = String::from_utf8_lossy(parts.target);
         let tags = tags::of(&response.headers);
         Arc::new(self.index.list(&host, &target, &tags, place))

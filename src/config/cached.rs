@@ -94,6 +94,9 @@ impl Compiler<'_> {
         if cache.set_cookie == settings::SetCookie::Store(Vec::new()) {
             self.complaints.value(&join(path, "set_cookie.store"), "an empty list stores nothing; write `refuse`");
         }
+        if cache.purge.as_ref().is_some_and(|purge| purge.allow.is_empty()) {
+            self.complaints.value(&join(path, "purge.allow"), "name a network that may purge, such as 10.0.0.0/8");
+        }
         let key = &cache.key;
         let key_path = join(path, "key");
         for (index, name) in key.query.drop.iter().enumerate() {
@@ -127,6 +130,7 @@ impl Compiler<'_> {
             },
             status_header,
             strip_tags: cache.strip_tags,
+            purge: cache.purge.as_ref().map(|purge| purge.allow.clone()),
             slice: cache.slice.map(|slice| slice.0),
             chosen,
         })

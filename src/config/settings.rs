@@ -423,6 +423,8 @@ pub struct RouteCache {
     pub client_directives: ClientDirectives,
     /// Whether the fields that name tags for purging (`Cache-Tag`, `Surrogate-Key`, `Cache-Groups`) end here.
     pub strip_tags: bool,
+    /// Who may take single targets out of the store with the method `PURGE`; nobody when absent.
+    pub purge: Option<ClientPurge>,
     /// Has requests for ranges answered from slices of this length, each fetched and stored by itself, so that seeking
     /// in a video neither pulls nor stores the whole. The origin has to answer ranges, with a strong `ETag` or with a
     /// `Last-Modified` that is at least a minute old; other ranges go to it as they come. At least 64KiB, at most
@@ -434,6 +436,29 @@ pub struct RouteCache {
     pub stale_while_revalidate: Option<Span>,
     /// Where the origin says nothing: how long a stale response may stand in for an origin that fails.
     pub stale_if_error: Option<Span>,
+}
+
+/// Has clients of these networks purge with the method `PURGE`, as those of Varnish and Squid do.
+///
+/// ```yaml
+/// upstreams:
+///   app: { servers: ["127.0.0.1:3000"] }
+/// routes:
+///   - to: { proxy: app }
+///     cache: { purge: { allow: [127.0.0.0/8, "::1", 10.0.0.0/8] } }
+/// ```
+///
+/// `PURGE /page` takes out what is stored for that target on that host, with all variants, and answers 200 and how much
+/// it was: `{"entries":2,"bytes":9000}`, with zeros when nothing was there. The request passes the plugins of the route
+/// as any other does, so the target is the one that `rewrite` makes of it; the origin does not see it. The address is the
+/// peer's, or the one that a proxy of `trust.proxies` names; others get 403, and so does a local peer that speaks for
+/// somebody else without being trusted. Without `purge`, `PURGE` is 405; a route without `cache` whose `match` names the
+/// method passes it on.
+#[derive(Debug, Clone, serde::Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ClientPurge {
+    /// Networks that may.
+    pub allow: Vec<Network>,
 }
 
 /// What names a stored response beside host, path and query.

@@ -249,6 +249,7 @@ fn decision(to: &str, rule: Rule, ctx: &Ctx) -> Member {
 fn why(declined: &str) -> &'static str {
     match declined {
         "plugin" => "a plugin answered; neither the store nor the app was asked",
+        "purge" => "the method was PURGE: answered here, or refused",
         "refused" => "it was refused before a route was chosen: it is ambiguous, or too large",
         "only-if-cached" => "the request wanted an answer from the store alone, and there was none",
         _ => "it waited for another request's answer as long as it would have for its own",

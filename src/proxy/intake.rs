@@ -11,7 +11,7 @@ use pingora::proxy::Session;
 
 use super::content::FromClient;
 use super::context::Ctx;
-use super::{Proxy, account, explain, forward, guard, reply};
+use super::{Proxy, account, explain, forward, guard, purge, reply};
 use crate::catch::catch_async;
 use crate::fields::authority::without_port;
 use crate::fields::query::Rules;
@@ -62,6 +62,11 @@ pub async fn take_in(proxy: &Proxy, session: &mut Session, ctx: &mut Ctx) -> Nex
     let next = match &route.destination {
         Destination::Local(handler) => Next::Local(handler.clone()),
         Destination::Proxy(_) => {
+            // Looked at before the fields that speak for others are taken away.
+            if let Err(refusal) = purge::admit(session.req_header(), &ctx.exchange, &route) {
+                ctx.cache.declined = Some("purge");
+                return Next::Reply(refusal);
+            }
             let taken = forward::clean(session.req_header_mut(), &ctx.exchange, route.cache.is_some());
             account::kept_back(ctx, taken);
             Next::Upstream
@@ -70,6 +75,10 @@ pub async fn take_in(proxy: &Proxy, session: &mut Session, ctx: &mut Ctx) -> Nex
     let head = session.req_header_mut();
     if ctx.plugins(|chain, exchange| chain.request_head(head, exchange)).is_err() {
         return Next::Reply(reply::page(500, ctx));
+    }
+    if purge::is_one(session.req_header(), &route) {
+        ctx.cache.declined = Some("purge");
+        return Next::Reply(purge::answer(proxy, session.req_header(), ctx).await);
     }
     if let Some(cache) = &route.cache {
         reduce(session.req_header_mut(), &cache.query);

@@ -350,3 +350,46 @@ fn what_has_more_tags_than_are_listed_is_not_stored() {
     assert_eq!(purge(&proxy, "{\"tag\": \"999\"}"), 1);
     assert_eq!(proxy.get(&target(1001)).whole(200).cache(), "headwall; fwd=uri-miss; detail=too-many-tags");
 }
+
+#[test]
+fn clients_of_named_networks_purge_their_target() {
+    let origin = Origin::start();
+    let proxy = Headwall::before(
+        &origin,
+        "routes:\n\
+         - match: { prefix: /far/ }\n  to: { proxy: app }\n  cache: { purge: { allow: [192.0.2.0/24] } }\n\
+         - match: { prefix: /none/ }\n  to: { proxy: app }\n  cache: {}\n\
+         - match: { prefix: /behind/, methods: [PURGE] }\n  to: { proxy: app }\n\
+         - match: { prefix: /behind/ }\n  to: { proxy: app }\n\
+         - to: { proxy: app }\n  cache: { purge: { allow: [127.0.0.0/8] }, key: { query: { drop: [utm] } } }\n  \
+           plugins: [{ rewrite: { rules: [{ from: ^/old$, to: /page }] } }]\n",
+    );
+    let cc = "h.Cache-Control=max-age=60&h.Vary=X-V";
+    let target = format!("/page?{cc}");
+    let purge = |target: &str, fields: &str| proxy.ask("PURGE", target, fields);
+    let fill = || (1..=2).for_each(|value| _ = proxy.ask("GET", &target, &format!("X-V: {value}\r\n")).whole(200));
+    for (asked, host, entries) in [
+        (format!("/page?{cc}"), "site.test", 2),
+        (format!("/page?utm=5&{cc}"), "site.test:80", 2),
+        (format!("/old?{cc}"), "SITE.test", 2),
+        (format!("/page?{cc}&more"), "site.test", 0),
+        (format!("/page?{cc}"), "other.test", 0),
+    ] {
+        fill();
+        let mut client = proxy.client();
+        client.send(&format!("PURGE {asked} HTTP/1.1\r\nHost: {host}\r\n\r\n"));
+        let reply = client.response("PURGE").whole(200);
+        assert!(reply.text().starts_with(&format!("{{\"entries\":{entries},\"bytes\":")), "{asked}: {}", reply.text());
+        assert_eq!(reply.cache(), "headwall; detail=purge");
+        let next = proxy.ask("GET", &target, "X-V: 2\r\n");
+        assert_eq!(next.cache().contains("hit"), entries == 0, "{asked} on {host}: {}", next.cache());
+    }
+    assert_eq!(purge(&target, "X-Forwarded-For: 127.0.0.1\r\n").whole(403).cache(), "headwall; detail=purge");
+    assert!(proxy.ask("GET", &target, "X-V: 2\r\n").cache().contains("hit"), "nothing was purged");
+    assert_eq!(purge("/far/a", "").status, 403);
+    let refused = purge("/none/a", "").whole(405);
+    assert!(refused.field("allow").starts_with("GET, HEAD"));
+    assert!(origin.requests("/").iter().all(|request| request["method"] != "PURGE"));
+    purge("/behind/a", "").whole(200);
+    assert_eq!(origin.count("/behind/a"), 1, "for a cache behind this one");
+}
