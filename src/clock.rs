@@ -37,26 +37,32 @@ pub struct Clock {
     ahead_ms: Arc<AtomicU64>,
 }
 
-/// How long work in the background goes on before it lets others have the core.
-const TURN: Duration = Duration::from_micros(20);
+/// How long work in the background goes on before it lets others have the core, at least and at most.
+const TURN: (Duration, Duration) = (Duration::from_micros(20), Duration::from_millis(2));
 
 /// Work in the background that gives way: on a busy core a request would wait for the end of its whole time slice.
+///
+/// Who had to wait for the core works half as long before it gives it up again, so that it comes to an end on a core
+/// that is never idle, too.
 pub struct Turns<'a> {
     clock: &'a Clock,
     began: Moment,
+    length: Duration,
 }
 
 impl<'a> Turns<'a> {
     /// The first one begins.
     pub fn new(clock: &'a Clock) -> Self {
-        Turns { clock, began: clock.now() }
+        Turns { clock, began: clock.now(), length: TURN.0 }
     }
 
     /// Lets others have the core, if this turn was long enough; asked after each small piece of work.
     pub fn give_way(&mut self) {
-        if self.clock.now().since(self.began) > TURN {
+        let now = self.clock.now();
+        if now.since(self.began) > self.length {
             std::thread::yield_now();
             self.began = self.clock.now();
+            self.length = (self.began.since(now) / 2).clamp(TURN.0, TURN.1);
         }
     }
 }
