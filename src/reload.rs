@@ -84,6 +84,7 @@ impl Reloader {
         }
         plan.upstreams.iter().for_each(|upstream| upstream.start(&old.plan.upstreams));
         let limits = plan.limits;
+        self.proxy.cache.learn(plan.queries());
         let new = Snapshot::new(plan, log, &self.proxy.metrics);
         self.proxy.snapshot.store(new.clone());
         self.lasting.publish(&new.plan);

@@ -112,6 +112,7 @@ impl Server {
             metrics,
             draining: AtomicBool::new(false),
         });
+        proxy.cache.learn(proxy.snapshot.load().plan.queries());
         Ok(Server { runtime, signals, proxy, lasting, listeners, admin, load: None })
     }
 

@@ -114,6 +114,8 @@ pub struct Cache {
     searching: AtomicBool,
     /// All that was said, each once, for purges.
     forms: Mutex<Vec<Rules>>,
+    /// What routes do to queries, or did in a configuration before: what was stored then is still there.
+    queries: Mutex<Vec<Rules>>,
     /// Whether there have been any parts.
     parted: AtomicBool,
     fetches: fetch::Fetches,
@@ -146,6 +148,7 @@ impl Cache {
             searches: Memory::new(REMEMBERED),
             searching: AtomicBool::new(false),
             forms: Mutex::default(),
+            queries: Mutex::default(),
             parted: AtomicBool::new(false),
             fetches: fetch::Fetches::default(),
             unsliced: Memory::new(REMEMBERED),
@@ -168,6 +171,23 @@ impl Cache {
         // What was too large may not be any more: all that is remembered goes.
         self.uncacheable.set_budget(0);
         self.uncacheable.set_budget(REMEMBERED);
+    }
+
+    /// Takes note of what routes do to queries, before they do. Of those that they do not any more the oldest are
+    /// forgotten.
+    pub fn learn<'a>(&self, rules: impl Iterator<Item = &'a Rules>) {
+        let mut now: Vec<Rules> = Vec::new();
+        for rules in rules {
+            if !now.contains(rules) {
+                now.push(rules.clone());
+            }
+        }
+        let mut known = self.queries.lock();
+        known.retain(|rules| !now.contains(rules));
+        let most = FORMS.saturating_sub(now.len());
+        let forgotten = known.len().saturating_sub(most);
+        known.drain(..forgotten);
+        known.append(&mut now);
     }
 
     /// The key of these parts. Where the path's responses have said that some queries get the same one, all

@@ -14,7 +14,6 @@ use super::index::{Fits, Listed, Listing};
 use super::storage::Slot;
 use super::stored::{Head, Stored};
 use crate::clock::{Clock, Moment, Turns};
-use crate::fields::query::Rules;
 use crate::memory::Change;
 
 /// What is to go. Without a host, on any.
@@ -119,10 +118,10 @@ impl Log {
 impl Cache {
     /// Under which targets a response for this one may stand: by the routes' rules for queries, and by what
     /// responses have said about them.
-    fn forms(&self, target: &str, rules: &[Rules]) -> Vec<String> {
+    fn forms_of(&self, target: &str) -> Vec<String> {
         let said = self.forms.lock();
         let mut forms: Vec<_> = [target.to_owned()].into();
-        for rules in rules {
+        for rules in &*self.queries.lock() {
             let form = rules.apply(target).into_owned();
             forms.push(form);
         }
@@ -134,11 +133,10 @@ impl Cache {
         forms
     }
 
-    /// Takes out of the store what is meant, or makes it stale. `rules` are those of the routes. A large one takes
-    /// its time.
-    pub fn purge(&self, what: &What, rules: &[Rules], manner: Manner) -> Purged {
+    /// Takes out of the store what is meant, or makes it stale. A large one takes its time.
+    pub fn purge(&self, what: &What, manner: Manner) -> Purged {
         let forms = match what {
-            What::Target(_, target) => self.forms(target, rules),
+            What::Target(_, target) => self.forms_of(target),
             _ => Vec::new(),
         };
         let now = match manner.dry_run {

@@ -61,6 +61,13 @@ pub struct Plan {
     pub kept: BTreeMap<String, Hooks>,
 }
 
+impl Plan {
+    /// What its cached routes do to queries.
+    pub fn queries(&self) -> impl Iterator<Item = &Rules> {
+        self.selectors.values().flatten().map(|(_, rules)| rules)
+    }
+}
+
 /// What outlives a configuration: content of stores, and what plugins remember.
 #[derive(Default)]
 pub struct Lasting {

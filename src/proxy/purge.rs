@@ -10,7 +10,6 @@ use super::{House, guard, reply};
 use crate::cache::key::{Parts, listed_host};
 use crate::cache::purge::{Manner, Purged, What};
 use crate::exchange::Exchange;
-use crate::fields::query::Rules;
 use crate::handler::Reply;
 use crate::route::Route;
 
@@ -19,16 +18,9 @@ const METHOD: &str = "PURGE";
 impl House {
     /// Takes out of the store what is meant. `None` is a purge that did not end well.
     pub async fn purge(&self, what: What, manner: Manner) -> Option<Purged> {
-        let mut rules: Vec<Rules> = Vec::new();
-        for (_, known) in self.snapshot.load().plan.selectors.values().flatten() {
-            if !rules.contains(known) {
-                rules.push(known.clone());
-            }
-        }
-        let cache = self.cache;
-        let meant = what.clone();
+        let (cache, meant) = (self.cache, what.clone());
         // A large one takes its time; requests are served meanwhile.
-        let purged = tokio::task::spawn_blocking(move || cache.purge(&meant, &rules, manner)).await.ok()?;
+        let purged = tokio::task::spawn_blocking(move || cache.purge(&meant, manner)).await.ok()?;
         tracing::info!(?what, ?manner, purged.entries, purged.bytes, "purged");
         Some(purged)
     }

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use serde_json::Value;
 
-use crate::support::{Client, Headwall, Origin, Process, TempFile, free_port, run, wait_until};
+use crate::support::{Client, Headwall, Origin, Process, TempFile, free_port, metric, run, wait_until};
 
 const ROUTE: &str = "routes: [{ to: { proxy: app }, cache: {} }]";
 
@@ -110,6 +110,41 @@ fn a_url_means_every_form_in_which_it_may_be_stored() {
 }
 
 #[test]
+fn a_url_means_what_it_meant_before_a_reload_too() {
+    let origin = Origin::start();
+    let (port, admin) = (free_port(), free_port());
+    let (address, admin) = (SocketAddr::from(([127, 0, 0, 1], port)), SocketAddr::from(([127, 0, 0, 1], admin)));
+    let yaml = |cache: &str| {
+        format!(
+            "listen: [\"{address}\"]\nadmin: {{ listen: \"{admin}\" }}\n\
+             upstreams: {{ app: {{ servers: [\"127.0.0.1:{}\"] }} }}\n\
+             routes: [{{ to: {{ proxy: app }}, cache: {cache} }}]",
+            origin.port
+        )
+    };
+    let dropping = yaml("{ key: { query: { drop: [utm] } } }");
+    let file = TempFile::new("forms.yaml", &dropping);
+    let proxy = Process::start(&["run", "--config", file.path()]).ready(port);
+    let target = "/page?h.Cache-Control=max-age=60&utm=1";
+    let get = || {
+        let mut client = Client::to(address);
+        client.request("GET", target, "");
+        client.response("GET").whole(200).cache().to_owned()
+    };
+    let reload = |text: &str, times: f64| {
+        std::fs::write(file.path(), text).unwrap();
+        proxy.signal("HUP");
+        wait_until(|| metric(admin, "headwall_reloads_total{result=\"ok\"}") == times);
+    };
+    assert_eq!(get(), "headwall; fwd=uri-miss; stored");
+    reload(&yaml("{}"), 1.0);
+    let (status, text) = ask(admin, &format!("{{\"url\": \"http://site.test{target}\"}}"));
+    assert!(status == 200 && text.starts_with("{\"entries\":1,"), "{text}");
+    reload(&dropping, 2.0);
+    assert_eq!(get(), "headwall; fwd=uri-miss; stored");
+}
+
+#[test]
 fn what_is_on_its_way_is_not_stored() {
     let origin = Origin::start();
     let proxy = Headwall::before(&origin, ROUTE);
@@ -211,8 +246,6 @@ fn nothing_old_is_served_after_a_purge_whatever_races_it() {
         "/page?late=2&h.Cache-Control=max-age=600&h.Cache-Tag=t&n=2&etag=1",
         "/page?late=2&h.Cache-Control=max-age=600&h.Cache-Tag=t&n=3&etag=1&h.Vary=X-V",
     ];
-    // Who answers hears signals too.
-    send("GET", targets[0]);
     let done = AtomicBool::new(false);
     let mut old = Vec::new();
     std::thread::scope(|scope| {
