@@ -14,8 +14,9 @@ use pingora::http::ResponseHeader;
 use super::fill::Fill;
 use super::policy::Life;
 use super::purge::stale;
-use super::storage::{Decision, Slot, Writer};
+use super::storage::{Decision, Slot};
 use super::stored::{Head, Stored, compact};
+use super::writing::Writer;
 use super::{Cache, LONGEST_FILL};
 use crate::memory::Change;
 

@@ -21,11 +21,13 @@ pub mod ledger;
 pub mod parts;
 pub mod policy;
 pub mod purge;
+pub mod reading;
 pub mod rule;
 pub mod slice;
 pub mod storage;
 pub mod stored;
 pub mod vary;
+mod writing;
 
 use std::borrow::Cow;
 use std::collections::HashMap;
