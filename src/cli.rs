@@ -17,6 +17,7 @@ use crate::probe::{self, Probe};
 use crate::replay::{self, Replay};
 use crate::secret::{self, Secret};
 use crate::server::Server;
+use crate::terminal;
 
 /// The configuration is wrong.
 const WRONG: u8 = 1;
@@ -99,6 +100,8 @@ enum Command {
     Purge(Purge),
     /// Predict from an access log what a configuration would do: hit ratio, bytes and the origin's load, by route.
     ///
+    /// Nothing is sent anywhere. Exit code 0 if there is a report, 1 if a file or no line of the log can be read.
+    ///
     /// Examples:
     ///   headwall replay --config headwall.yaml access.log
     ///   headwall replay --config headwall.yaml --against new.yaml --fresh 60s --svg replay.svg access.log
@@ -110,7 +113,7 @@ enum Command {
     ///
     /// Examples:
     ///   headwall probe https://staging.example.com/
-    ///   headwall probe -H 'Authorization: Basic c3RhZ2luZzpzZWNyZXQ=' http://127.0.0.1:8080/shop?page=2
+    ///   headwall probe -H 'Authorization: Basic c3RhZ2luZzpzZWNyZXQ=' 'http://127.0.0.1:8080/shop?page=2'
     #[command(verbatim_doc_comment)]
     Probe(Probe),
 }
@@ -281,9 +284,10 @@ pub fn run(plugins: &[Entry]) -> ExitCode {
 }
 
 fn print(text: &str) -> ExitCode {
-    // Who closes the pipe has read enough.
-    let _ = writeln!(std::io::stdout(), "{text}");
-    ExitCode::SUCCESS
+    match terminal::print(&format!("{text}\n")) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => fail(FAILED, &format!("standard output: {error}")),
+    }
 }
 
 /// Loads one configuration or two, and gives them the requests of a log.

@@ -40,6 +40,7 @@ mod cli;
 mod explain;
 mod probe;
 mod replay;
+mod terminal;
 
 pub use cli::run;
 /// The heads that plugins and handlers work on, and what they are made of.

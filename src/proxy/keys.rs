@@ -1,7 +1,9 @@
 //! Under which keys this exchange's responses stand, and which of them a change takes out.
 
-use http::HeaderMap;
+use std::collections::BTreeMap;
+
 use http::header::{CONTENT_LOCATION, HOST, LOCATION};
+use http::{HeaderMap, HeaderValue};
 use pingora::http::{RequestHeader, ResponseHeader};
 use pingora::prelude::*;
 
@@ -10,6 +12,7 @@ use super::forward::FORWARDED_HOST;
 use crate::cache::Cache;
 use crate::cache::key::Parts;
 use crate::cache::policy;
+use crate::fields::query::Rules;
 use crate::fields::{authority, reference};
 use crate::route::Destination;
 
@@ -75,26 +78,36 @@ pub fn invalidate(cache: &Cache, request: &RequestHeader, response: &ResponseHea
     if ctx.upstream().is_none() {
         return;
     }
+    let named = [&LOCATION, &CONTENT_LOCATION].into_iter().filter_map(|name| response.headers.get(name));
+    changed(request, named, ctx.exchange.scheme, &ctx.snapshot.plan.selectors, |parts| cache.invalidate_target(parts));
+}
+
+/// All that a change at this request's target takes out: the target and what these fields name on the same host, by way
+/// of each of these upstreams and selectors.
+pub fn changed<'a>(
+    request: &RequestHeader,
+    named: impl Iterator<Item = &'a HeaderValue>,
+    scheme: &str,
+    selectors: &BTreeMap<String, Vec<(String, Rules)>>,
+    mut take_out: impl FnMut(&Parts<'_>),
+) {
+    let said = host(&request.headers);
     let target = String::from_utf8_lossy(request.raw_path());
     let mut targets = vec![target.to_string()];
-    for name in [&LOCATION, &CONTENT_LOCATION] {
-        let named = response.headers.get(name).and_then(|value| value.to_str().ok());
-        targets.extend(named.and_then(|named| reference::local(named, &host(&request.headers), &target)));
-    }
+    targets.extend(named.filter_map(|value| reference::local(value.to_str().ok()?, &said, &target)));
     targets.dedup();
     // The same host may be written with the port that goes without saying (RFC 9110 §4.2.3).
-    let said = host(&request.headers);
     let plain = authority::plain(&said);
     let mut hosts = vec![format!("{plain}:80"), format!("{plain}:443"), plain, said];
     hosts.dedup();
     // The same target may be stored by way of other routes and upstreams too.
-    for (upstream, selectors) in &ctx.snapshot.plan.selectors {
+    for (upstream, selectors) in selectors {
         for (selector, query) in selectors {
-            let names = Names::by(request, ctx.exchange.scheme, upstream, selector);
+            let names = Names::by(request, scheme, upstream, selector);
             for target in &targets {
                 for host in &hosts {
                     let target = query.apply(target);
-                    cache.invalidate_target(&Parts { host, target: target.as_bytes(), ..names.parts() });
+                    take_out(&Parts { host, target: target.as_bytes(), ..names.parts() });
                 }
             }
         }

@@ -32,6 +32,12 @@ impl std::str::FromStr for Fresh {
             "no" => None,
             span => Some(Span::parse(span).ok_or(format!("`{span}` is neither a duration, such as 60s, nor `no`"))?.0),
         };
+        let lifetime = match lifetime {
+            Some(span) if span.subsec_nanos() > 0 => {
+                return Err(format!("`{text}`: responses are fresh for whole seconds, as `max-age` says it"));
+            }
+            other => other,
+        };
         Ok(Fresh { prefix: prefix.to_owned(), lifetime })
     }
 }
@@ -143,7 +149,7 @@ mod tests {
             assert_eq!(assume.lifetime(path), seconds.map(Duration::from_secs), "{path}");
         }
         assert_eq!(Assumptions::default().lifetime("/"), None);
-        for wrong in ["", "60", "news=60s", "/news=soon", "="] {
+        for wrong in ["", "60", "news=60s", "/news=soon", "=", "500ms", "/news=1500ms"] {
             assert!(fresh(wrong).is_err(), "{wrong}");
         }
     }

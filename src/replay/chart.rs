@@ -12,12 +12,15 @@ use super::Named;
 use super::line::{SECOND, Stamp};
 use super::simulation::Simulation;
 use super::tally::{Step, percent};
+use crate::terminal::printable;
 
 const WIDTH: f64 = 960.0;
 const HEIGHT: f64 = 560.0;
 const LEFT: f64 = 70.0;
 const RIGHT: f64 = 20.0;
 const PANEL: f64 = 190.0;
+/// So many characters of a name fit into half the width.
+const NAME: usize = 40;
 
 const STYLE: &str = "
   svg { color-scheme: light dark; font: 13px system-ui, sans-serif }
@@ -37,22 +40,22 @@ pub fn svg(log: &str, plans: &[Named], results: &[Simulation<'_>]) -> String {
          <rect class=\"back\" width=\"{WIDTH}\" height=\"{HEIGHT}\"/>\n",
         escape(log)
     );
-    let mut left = LEFT;
     for (index, (named, result)) in plans.iter().zip(results).enumerate() {
+        let left = LEFT + (WIDTH - LEFT - RIGHT) / 2.0 * index as f64;
         let _ = writeln!(out, "<path class=\"line c{index}\" d=\"M{left} 20h24\"/>");
-        let total = format!("{} ({:.1} %)", named.name, result.total.hit_ratio());
+        let total = format!("{} ({:.1} %)", ending(&named.name), result.total.hit_ratio());
         let _ = writeln!(out, "<text x=\"{}\" y=\"24\">{}</text>", left + 30.0, escape(&total));
-        left += 60.0 + 8.0 * total.chars().count() as f64;
     }
     let end = results.iter().map(|result| end(result)).max().unwrap_or(0);
     let start = results.iter().map(|result| result.timeline.start).min().unwrap_or(0);
     let axis = Axis { start, end: end.max(start + SECOND) };
+    axis.dates(&mut out);
     let ratio = |step: &Step, _: f64| (step.requests > 0).then(|| percent(step.saved, step.requests));
     let load = |step: &Step, seconds: f64| Some(step.origin as f64 / seconds);
     panel(&mut out, "hit ratio, %", 50.0, 100.0, &axis, results, &ratio);
     let most = results.iter().flat_map(|result| {
-        let seconds = result.timeline.width as f64 / SECOND as f64;
-        result.timeline.steps.iter().map(move |step| step.origin as f64 / seconds)
+        let line = &result.timeline;
+        line.steps.iter().enumerate().map(|(number, step)| step.origin as f64 / line.seconds(number))
     });
     panel(&mut out, "origin requests a second", 300.0, round_up(most.fold(0.0, f64::max)), &axis, results, &load);
     axis.times(&mut out);
@@ -61,7 +64,8 @@ pub fn svg(log: &str, plans: &[Named], results: &[Simulation<'_>]) -> String {
 }
 
 fn end(result: &Simulation<'_>) -> Stamp {
-    result.timeline.start + result.timeline.width * result.timeline.steps.len() as u64
+    let line = &result.timeline;
+    (line.start + line.width * line.steps.len() as u64).min(line.last - line.last % SECOND + SECOND)
 }
 
 struct Axis {
@@ -74,11 +78,20 @@ impl Axis {
         LEFT + (WIDTH - LEFT - RIGHT) * at.saturating_sub(self.start) as f64 / (self.end - self.start) as f64
     }
 
+    /// From which day to which.
+    fn dates(&self, out: &mut String) {
+        let day = |at| calendar(at).format(format_description!("[year]-[month]-[day]")).unwrap_or_default();
+        let (first, last) = (day(self.start), day(self.end - SECOND));
+        let days = if first == last { first } else { format!("{first} to {last}") };
+        let _ =
+            writeln!(out, "<text class=\"soft\" x=\"{}\" y=\"58\" text-anchor=\"end\">{days}</text>", WIDTH - RIGHT);
+    }
+
     fn times(&self, out: &mut String) {
         let span = (self.end - self.start) / SECOND;
         for step in 0..=4 {
             let at = self.start + (self.end - self.start) / 4 * step;
-            let when = OffsetDateTime::UNIX_EPOCH + Duration::from_secs(at / SECOND);
+            let when = calendar(at);
             let text = if span > 2 * 86_400 {
                 when.format(format_description!("[year]-[month]-[day] [hour]:[minute]"))
             } else {
@@ -111,24 +124,25 @@ fn panel(
     let bottom = top + 20.0 + PANEL;
     for part in 0..=4 {
         let (y, mark) = (bottom - PANEL / 4.0 * f64::from(part), most / 4.0 * f64::from(part));
-        let digits = usize::from(most < 10.0) + usize::from(most < 1.0);
         let _ = writeln!(
             out,
-            "<path class=\"grid\" d=\"M{LEFT} {y:.1}H{}\"/><text class=\"soft\" x=\"{}\" y=\"{:.1}\" text-anchor=\"end\">{mark:.digits$}</text>",
+            "<path class=\"grid\" d=\"M{LEFT} {y:.1}H{}\"/><text class=\"soft\" x=\"{}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>",
             WIDTH - RIGHT,
             LEFT - 8.0,
-            y + 4.0
+            y + 4.0,
+            plain(mark)
         );
     }
     for (index, result) in results.iter().enumerate() {
         let line = &result.timeline;
         let (mut path, mut pen) = (String::new(), 'M');
         for (number, step) in line.steps.iter().enumerate() {
-            let Some(value) = value(step, line.width as f64 / SECOND as f64) else {
+            let Some(value) = value(step, line.seconds(number)) else {
                 pen = 'M';
                 continue;
             };
-            let x = axis.x(line.start + line.width * number as u64 + line.width / 2);
+            let x = axis.x(line.start + line.width * number as u64) / 2.0
+                + axis.x((line.start + line.width * (number as u64 + 1)).min(axis.end)) / 2.0;
             let y = bottom - PANEL * (value / most).clamp(0.0, 1.0);
             let _ = write!(path, "{pen}{x:.1} {y:.1}");
             // A point that stands alone is seen, too.
@@ -141,11 +155,29 @@ fn panel(
     }
 }
 
-/// The next number that begins with 1, 2 or 5 and ends with nothing but zeros.
+fn calendar(at: Stamp) -> OffsetDateTime {
+    OffsetDateTime::UNIX_EPOCH + Duration::from_secs(at / SECOND)
+}
+
+/// A number without zeros behind it: quarters of what [`round_up`] gives are not rounded.
+fn plain(number: f64) -> String {
+    let text = format!("{number:.4}");
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
+}
+
+/// The end of a name: of a path it says more than its beginning.
+fn ending(name: &str) -> String {
+    match name.chars().count().checked_sub(NAME) {
+        None | Some(0) => name.to_owned(),
+        Some(more) => format!("\u{2026}{}", name.chars().skip(more + 1).collect::<String>()),
+    }
+}
+
+/// The next number that begins with 1, 2, 4 or 8 and ends with nothing but zeros.
 fn round_up(number: f64) -> f64 {
     let mut scale = 0.01;
     loop {
-        for step in [1.0, 2.0, 5.0] {
+        for step in [1.0, 2.0, 4.0, 8.0] {
             if number <= step * scale || scale > 1e12 {
                 return step * scale;
             }
@@ -154,8 +186,9 @@ fn round_up(number: f64) -> f64 {
     }
 }
 
+/// Text for XML, which knows no control characters.
 fn escape(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
+    printable(text).replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }
 
 #[cfg(test)]
@@ -164,9 +197,18 @@ mod tests {
 
     #[test]
     fn scales() {
-        for (number, expected) in [(0.0, 0.01), (0.3, 0.5), (1.0, 1.0), (1.1, 2.0), (99.0, 100.0), (2001.0, 5000.0)] {
+        for (number, expected) in
+            [(0.0, 0.01), (0.3, 0.4), (1.0, 1.0), (1.1, 2.0), (99.0, 100.0), (2001.0, 4000.0), (5.0, 8.0)]
+        {
             assert!((round_up(number) - expected).abs() < expected * 1e-6, "{number}");
         }
         assert_eq!(escape("<a & b>"), "&lt;a &amp; b&gt;");
+        assert_eq!(escape("a\x1b\u{9b}]\u{fffe}"), "a\u{fffd}\u{fffd}]\u{fffd}");
+        let marks: Vec<_> = (0..=4).map(|part| plain(round_up(0.9) / 4.0 * f64::from(part))).collect();
+        assert_eq!(marks, ["0", "0.25", "0.5", "0.75", "1"]);
+        assert_eq!([0.0, 0.0075, 25.0, 1e6].map(plain), ["0", "0.0075", "25", "1000000"]);
+        let long = ending(&"/folder".repeat(10));
+        assert!(long.starts_with('\u{2026}') && long.ends_with("/folder") && long.chars().count() == NAME, "{long}");
+        assert_eq!(ending("new.yaml"), "new.yaml");
     }
 }

@@ -18,7 +18,7 @@ pub fn parse(line: &[u8]) -> Result<Line, &'static str> {
     let (method, target) = request_line(&request).ok_or("the request is none")?;
     let status = word(&mut rest);
     let status = if status == b"-" { Some(0) } else { number(status).and_then(|status| u16::try_from(status).ok()) };
-    let status = status.filter(|status| *status < 600).ok_or("no status behind the request")?;
+    let status = status.ok_or("no status behind the request")?;
     let bytes = word(&mut rest);
     let bytes = if bytes == b"-" { Some(0) } else { number(bytes) }.ok_or("no number of bytes behind the status")?;
     let mut fields = Fields::new();
@@ -28,7 +28,7 @@ pub fn parse(line: &[u8]) -> Result<Line, &'static str> {
             _ => {}
         }
     }
-    let (host, user) = who(head);
+    let (host, https, user) = who(head);
     if !matches!(user, b"-" | b"" | b"\"\"") {
         // Somebody has logged in; with what is not in the log.
         add(&mut fields, AUTHORIZATION, b"Basic");
@@ -38,7 +38,7 @@ pub fn parse(line: &[u8]) -> Result<Line, &'static str> {
         whole_second: true,
         took: None,
         method,
-        https: false,
+        https,
         host: host.map(Into::into),
         target,
         status,
@@ -63,8 +63,8 @@ fn time(line: &[u8]) -> Option<(&[u8], u64, &[u8])> {
     }
 }
 
-/// The virtual host, if there is one, and the user.
-fn who(head: &[u8]) -> (Option<&str>, &[u8]) {
+/// The virtual host, if there is one, whether its port is that of https, and the user.
+fn who(head: &[u8]) -> (Option<&str>, bool, &[u8]) {
     let mut rest = head;
     let first = word(&mut rest);
     let second = word(&mut rest);
@@ -72,10 +72,12 @@ fn who(head: &[u8]) -> (Option<&str>, &[u8]) {
     let behind = rest.trim_ascii();
     if !address(first) && address(second) && behind.contains(&b' ') {
         let _identity = word(&mut rest);
-        let host = std::str::from_utf8(first).ok().map(|host| host.strip_suffix(":80").unwrap_or(host));
-        return (host, rest.trim_ascii());
+        let host = std::str::from_utf8(first).ok();
+        let https = host.and_then(|host| host.strip_suffix(":443"));
+        let host = https.or(host.map(|host| host.strip_suffix(":80").unwrap_or(host)));
+        return (host, https.is_some(), rest.trim_ascii());
     }
-    (None, behind)
+    (None, false, behind)
 }
 
 fn word<'a>(rest: &mut &'a [u8]) -> &'a [u8] {
@@ -171,7 +173,9 @@ mod tests {
         assert!(common.request.is_empty());
 
         let host = read(r#"shop.test:80 192.0.2.1 - - [06/Nov/1994:08:49:37 +0000] "GET / HTTP/1.1" 200 1 "-" "-""#);
-        assert_eq!(host.host.as_deref(), Some("shop.test"));
+        assert_eq!((host.host.as_deref(), host.https), (Some("shop.test"), false));
+        let host = read(r#"shop.test:443 ::1 - - [06/Nov/1994:08:49:37 +0000] "GET / HTTP/1.1" 200 1 "-" "-""#);
+        assert_eq!((host.host.as_deref(), host.https), (Some("shop.test"), true));
         let more = read(r#"::1 - - [06/Nov/1994:08:49:37 +0000] "GET / HTTP/2.0" 200 1 "-" "a" "10.0.0.1" 0.002"#);
         assert_eq!(more.request.len(), 1);
         let absolute = Line::parse(br#"::1 - - [06/Nov/1994:08:49:37 +0000] "GET http://a.test?x HTTP/1.1" 200 1"#);

@@ -98,6 +98,8 @@ impl<'de> de::DeserializeSeed<'de> for OfAnyKind {
 #[derive(Default)]
 struct Read {
     at: Option<(u64, bool)>,
+    /// A time is there, in a form that we do not know.
+    no_time: bool,
     /// The time is that of the end.
     at_end: bool,
     took: Option<(u8, f64)>,
@@ -162,7 +164,7 @@ impl Read {
             "args" | "query_string" => self.query = text(),
             // In Headwall's own log, the number of the request.
             "request" => self.line = request_line(value.text().as_bytes()),
-            "status" => self.status = value.number().map(|status| status as u16),
+            "status" => self.status = count().and_then(|status| u16::try_from(status).ok()),
             "bytes" | "body_bytes_sent" => better(&mut self.bytes, 2, count()),
             "bytes_sent" | "size" => better(&mut self.bytes, 1, count()),
             "host" | "http_host" => better(&mut self.host, 2, text()),
@@ -222,6 +224,7 @@ impl Read {
                 .or_else(|| Some((unix_time(text.parse().ok()?)?, true))),
             Value::Other => None,
         };
+        self.no_time |= read.is_none();
         // The one with more than whole seconds says it better.
         if let Some((at, fine)) = read
             && self.at.is_none_or(|(_, before)| fine && !before)
@@ -242,7 +245,10 @@ pub fn parse(line: &[u8]) -> Result<Line, &'static str> {
     let mut deserializer = serde_json::Deserializer::from_str(text);
     let read = (&mut deserializer).deserialize_map(Object).map_err(|_| "no JSON object")?;
     deserializer.end().map_err(|_| "more than a JSON object")?;
-    let (at, fine) = read.at.ok_or("no time (`time`, `time_iso8601`, `msec`, ...)")?;
+    let (at, fine) = read.at.ok_or(match read.no_time {
+        false => "no time (`time`, `time_iso8601`, `msec`, ...)",
+        true => "its time is none that we can read (1994-11-06T08:49:37Z, or seconds since 1970)",
+    })?;
     let whole = read.whole.and_then(span);
     let at = match whole.filter(|_| read.at_end) {
         Some(whole) if fine => at.saturating_sub(whole.as_nanos() as u64),
@@ -265,7 +271,7 @@ pub fn parse(line: &[u8]) -> Result<Line, &'static str> {
         https: read.https,
         host: read.host.map(|(_, host)| host.into()),
         target,
-        status: read.status.filter(|status| *status < 600).ok_or("no `status`")?,
+        status: read.status.ok_or("no `status` that is a number")?,
         bytes: read.bytes.map_or(0, |(_, bytes)| bytes),
         request: read.request,
         response: read.response,
@@ -332,7 +338,7 @@ mod tests {
             ("{}", "time"),
             (r#"{"time":"1994-11-06T08:49:37Z"}"#, "target"),
             (r#"{"time":"1994-11-06T08:49:37Z","method":"GET","target":"/"}"#, "status"),
-            (r#"{"time":"soon","method":"GET","target":"/","status":200}"#, "time"),
+            (r#"{"time":"soon","method":"GET","target":"/","status":200}"#, "time is none that we can read"),
         ] {
             assert!(parse(line.as_bytes()).unwrap_err().contains(why), "{line}");
         }

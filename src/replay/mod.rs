@@ -1,7 +1,7 @@
 //! `headwall replay`: what a configuration would have done with the requests of an access log.
 //!
 //! Lines are read in their formats ([`line`]), brought into order ([`order`]) and given to a simulation of each
-//! configuration ([`simulation`]), which stands on the real router, keys, policy and map. What a log does not say is
+//! configuration ([`simulation`]), which stands on the real guard, router, keys, policy and map. What a log does not say is
 //! assumed ([`assume`]), and the report says what and how often.
 
 mod assume;
@@ -18,6 +18,7 @@ mod tally;
 
 use std::fs::File;
 use std::io::{self, IsTerminal, Read, Write};
+use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -26,6 +27,8 @@ use std::time::{Duration, Instant};
 use clap::Args;
 
 use crate::config::Plan;
+use crate::fields::authority::is_authority;
+use crate::terminal::{print, printable};
 use assume::{Assumptions, Fresh};
 use line::{Line, Stamp};
 use lines::{Lines, Next};
@@ -49,17 +52,22 @@ pub struct Replay {
     #[arg(long)]
     validators: bool,
     /// The host of requests, where the log does not say it.
-    #[arg(long, value_name = "NAME", default_value = "localhost")]
+    #[arg(long, value_name = "NAME", default_value = "localhost", value_parser = host)]
     host: String,
-    /// Print JSON.
+    /// Print JSON instead of tables.
     #[arg(long)]
     json: bool,
-    /// Write a chart of hit ratio and origin requests over time.
+    /// Write a chart of hit ratio and origin requests over time, as SVG.
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
-    /// The access log: combined, or a JSON object a line; `-` is standard input.
+    /// The access log: combined, or a JSON object a line (Headwall's own, or with nginx's names); `-` is standard input.
     #[arg(value_name = "ACCESS_LOG")]
     log: PathBuf,
+}
+
+fn host(text: &str) -> Result<String, String> {
+    let legal = is_authority(text.as_bytes());
+    legal.then(|| text.to_owned()).ok_or_else(|| "a host as in an address: shop.example.com, or with :8080".to_owned())
 }
 
 /// Why there is no result.
@@ -91,6 +99,8 @@ pub struct Named {
 const SHOWN: usize = 5;
 /// Lines go to the simulations in parcels.
 const PARCEL: usize = 1024;
+/// So many bytes of them at most, with the last line.
+const PARCEL_BYTES: usize = 1 << 20;
 /// So many parcels wait for a simulation.
 const QUEUE: usize = 8;
 
@@ -128,8 +138,7 @@ pub fn run(replay: &Replay, plans: &[Named]) -> Result<(), Failure> {
     }
     let report = report::Report { name: &name, account: &account, plans, results: &results, assume: &assume };
     let text = if replay.json { format!("{:#}\n", report.json()) } else { report.text() };
-    // Who closes the pipe has read enough.
-    let _ = io::stdout().write_all(text.as_bytes());
+    print(&text).map_err(|error| Failure::Io("standard output".into(), error))?;
     match &replay.svg {
         Some(path) => write(path, &chart::svg(&name, plans, &results)),
         None => Ok(()),
@@ -141,7 +150,13 @@ fn write(path: &Path, text: &str) -> Result<(), Failure> {
 }
 
 fn nothing(name: &str, account: &Account) -> String {
-    let mut told = format!("{name}: none of its {} lines is a request of a known format", account.lines);
+    if account.lines == 0 {
+        return format!("{name}: there is no line in it");
+    }
+    let mut told = format!(
+        "{name}: none of its {} lines is a request of a known format (combined, or a JSON object a line)",
+        account.lines
+    );
     for (number, why, beginning) in &account.shown {
         told.push_str(&format!("\n  line {number}: {why}: {beginning}"));
     }
@@ -167,7 +182,8 @@ fn simulate<'a>(
             .unzip();
         let account = read(source, progress, &senders);
         drop(senders);
-        let results = threads.into_iter().filter_map(|thread| thread.join().ok().flatten()).collect();
+        let ends = threads.into_iter().map(|thread| thread.join().unwrap_or_else(|panic| resume_unwind(panic)));
+        let results = ends.flatten().collect();
         account.map(|account| (account, results))
     })
 }
@@ -192,12 +208,14 @@ fn read(source: impl Read, mut progress: Progress, simulations: &[SyncSender<Par
         // One that has ended says so when it is asked for its result.
         simulations.iter().for_each(|simulation| _ = simulation.send(full.clone()));
     };
-    let mut span = None;
+    let (mut span, mut bytes) = (None, 0);
     let mut out = |line: Line| {
         let (first, _) = span.unwrap_or((line.at, line.at));
         span = Some((first, line.at));
+        bytes += line.weight();
         parcel.push(line);
-        if parcel.len() >= PARCEL {
+        if parcel.len() >= PARCEL || bytes >= PARCEL_BYTES {
+            bytes = 0;
             send(&mut parcel);
         }
     };
@@ -220,11 +238,8 @@ fn read(source: impl Read, mut progress: Progress, simulations: &[SyncSender<Par
             Err((why, line)) => {
                 account.bad += 1;
                 if account.shown.len() < SHOWN {
-                    let beginning: String = String::from_utf8_lossy(&line[..line.len().min(400)])
-                        .chars()
-                        .take(100)
-                        .map(|c| if c.is_control() { '\u{fffd}' } else { c })
-                        .collect();
+                    let beginning = String::from_utf8_lossy(&line[..line.len().min(400)]);
+                    let beginning: String = printable(&beginning).chars().take(100).collect();
                     account.shown.push((lines.number, why, beginning));
                 }
             }

@@ -12,6 +12,8 @@ use super::line::{Line, SECOND, Stamp};
 const WINDOW: usize = 16_384;
 /// So many lines of one second are spread over it; more than those stand at its end.
 const OF_ONE_SECOND: usize = 65_536;
+/// The lines that wait, and those of a second, have so many bytes at most: fewer lines wait where they are long.
+const BYTES: usize = 32 << 20;
 
 struct Waiting(Reverse<(Stamp, u64)>, Box<Line>);
 
@@ -39,9 +41,11 @@ impl Ord for Waiting {
 #[derive(Default)]
 pub struct Order {
     waiting: BinaryHeap<Waiting>,
+    bytes: usize,
     number: u64,
     /// Those of one second, which are not spread yet.
     second: Vec<Line>,
+    bytes_of_second: usize,
     last: Stamp,
     /// Lines that came too late for their place.
     pub late: u64,
@@ -51,10 +55,12 @@ impl Order {
     /// Takes a line; gives out those that are due.
     pub fn push(&mut self, line: Line, out: &mut impl FnMut(Line)) {
         self.number += 1;
+        self.bytes += line.weight();
         self.waiting.push(Waiting(Reverse((line.at, self.number)), Box::new(line)));
-        if self.waiting.len() > WINDOW
+        while (self.waiting.len() > WINDOW || self.bytes > BYTES)
             && let Some(Waiting(_, line)) = self.waiting.pop()
         {
+            self.bytes -= line.weight();
             self.due(*line, out);
         }
     }
@@ -75,9 +81,11 @@ impl Order {
                 self.late += 1;
                 line.at = same.unwrap_or(self.last);
             }
-            if same.is_some_and(|same| same != line.at) || self.second.len() >= OF_ONE_SECOND {
+            let full = self.second.len() >= OF_ONE_SECOND || self.bytes_of_second >= BYTES;
+            if full || same.is_some_and(|same| same != line.at) {
                 self.spread(out);
             }
+            self.bytes_of_second += line.weight();
             return self.second.push(line);
         }
         self.spread(out);
@@ -87,6 +95,7 @@ impl Order {
 
     fn spread(&mut self, out: &mut impl FnMut(Line)) {
         let count = self.second.len() as u64;
+        self.bytes_of_second = 0;
         for (number, mut line) in std::mem::take(&mut self.second).into_iter().enumerate() {
             line.at += SECOND * number as u64 / count;
             self.give(line, out);
@@ -125,6 +134,21 @@ mod tests {
         let (one, two) = (SECOND, 2 * SECOND);
         let lines = [(one, true), (one, true), (two, true), (one, true), (one, true)];
         assert_eq!(ordered(lines), (vec![one, one + one / 4, one + one / 2, one + one / 4 * 3, two], 0));
+    }
+
+    #[test]
+    fn long_lines_do_not_fill_the_memory() {
+        let (mut order, mut held, mut most) = (Order::default(), 0, 0);
+        for number in 0..4000 {
+            let text = format!(r#"::1 - - [06/Nov/1994:08:49:37 +0000] "GET /{} HTTP/1.1" 200 1"#, "x".repeat(60_000));
+            let line = Line { whole_second: number % 1000 < 900, ..Line::parse(text.as_bytes()).unwrap() };
+            held += line.weight();
+            order.push(line, &mut |line| held -= line.weight());
+            most = most.max(held);
+        }
+        assert!(most <= 2 * BYTES + (128 << 10), "{most}");
+        order.finish(&mut |line| held -= line.weight());
+        assert_eq!(held, 0);
     }
 
     #[test]

@@ -22,15 +22,17 @@ use crate::catch::catch;
 use crate::clock::{Clock, Moment};
 use crate::config::Plan;
 use crate::exchange::Exchange;
+use crate::fields::authority;
 use crate::fields::cache_status::Forward;
-use crate::fields::{authority, reference};
 use crate::memory::{Memory, Usage};
+use crate::proxy::{guard, keys};
 use crate::route::{Destination, Route, RouteCache};
 
 /// How often the proxy gives back the memory of what is of no use any more.
 const SWEEP: Duration = Duration::from_secs(1);
 /// Bytes for what is remembered of lengths.
 const REMEMBERED: u64 = 16 << 20;
+
 /// Whose word about freshness counted, by requests for which a response was needed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Sources {
@@ -123,11 +125,7 @@ impl<'a> Simulation<'a> {
     /// Which route answers, and how.
     fn ask(&mut self, line: &Line, now: Moment) -> (usize, Outcome) {
         let (nobody, nothing) = (self.routes.len() - 1, Outcome::without(Word::None));
-        let legal = line.target.starts_with('/') || (line.target == "*" && line.method == Method::OPTIONS);
-        let refused = !legal
-            || matches!(line.method, Method::CONNECT | Method::TRACE)
-            || !line.target.bytes().all(|byte| byte.is_ascii_graphic() && !matches!(byte, b'\\' | b'#'));
-        let Some(mut head) = request(line, &self.assume.host).filter(|_| !refused) else { return (nobody, nothing) };
+        let Some(mut head) = request(line, &self.assume.host).filter(guard::admits) else { return (nobody, nothing) };
         let plan = self.plan;
         let host = self.assume.host(line).to_ascii_lowercase();
         let path = line.target.split('?').next().unwrap_or_default();
@@ -267,7 +265,7 @@ impl<'a> Simulation<'a> {
     }
 
     fn key(&self, asked: &Asked<'_>) -> CacheKey {
-        let host = host(&asked.head);
+        let host = keys::host(&asked.head.headers);
         self.stock.key(&Parts {
             scheme: scheme(asked.line),
             host: &host,
@@ -283,7 +281,7 @@ impl<'a> Simulation<'a> {
     fn length(&mut self, line: &Line, found: Option<&Kept>, primary: HashBinary, now: Moment) -> u64 {
         if line.status != 304 {
             if line.status == 200 && line.method == Method::GET && found.is_none() {
-                self.seen = (self.seen.0 + 1, self.seen.1 + line.bytes);
+                self.seen = (self.seen.0 + 1, self.seen.1.saturating_add(line.bytes));
                 self.lengths.put(primary, line.bytes, 8, None, now);
             }
             return line.bytes;
@@ -302,33 +300,10 @@ impl<'a> Simulation<'a> {
             return;
         }
         let now = self.base.after(Duration::from_nanos(line.at.saturating_sub(self.start)));
-        let said = host(head);
-        let target = String::from_utf8_lossy(head.raw_path()).into_owned();
-        let mut targets = vec![target.clone()];
-        for (_, value) in line.response.iter().filter(|(name, _)| *name == LOCATION || *name == CONTENT_LOCATION) {
-            targets.extend(value.to_str().ok().and_then(|value| reference::local(value, &said, &target)));
-        }
-        let plain = authority::plain(&said);
-        let mut hosts = vec![format!("{plain}:80"), format!("{plain}:443"), plain, said];
-        hosts.dedup();
-        for (upstream, selectors) in &self.plan.selectors {
-            for (selector, query) in selectors {
-                for target in &targets {
-                    let target = query.apply(target);
-                    for host in &hosts {
-                        let key = self.stock.key(&Parts {
-                            scheme: scheme(line),
-                            host,
-                            forwarded_host: b"",
-                            target: target.as_bytes(),
-                            upstream,
-                            selector,
-                        });
-                        self.stock.forget(&key, now);
-                    }
-                }
-            }
-        }
+        let named = line.response.iter().filter(|(name, _)| matches!(*name, LOCATION | CONTENT_LOCATION));
+        keys::changed(head, named.map(|(_, value)| value), scheme(line), &self.plan.selectors, |parts| {
+            self.stock.forget(&self.stock.key(parts), now);
+        });
     }
 }
 
@@ -341,10 +316,6 @@ fn failed(status: u16) -> bool {
     matches!(status, 500 | 502 | 503 | 504)
 }
 
-fn host(head: &RequestHeader) -> String {
-    head.headers.get(HOST).map(|host| String::from_utf8_lossy(host.as_bytes()).to_ascii_lowercase()).unwrap_or_default()
-}
-
 /// The request's head as far as it is known.
 fn request(line: &Line, assumed_host: &str) -> Option<RequestHeader> {
     let size = line.request.len() + 2;
@@ -352,8 +323,9 @@ fn request(line: &Line, assumed_host: &str) -> Option<RequestHeader> {
     let host = HeaderValue::from_str(line.host.as_deref().unwrap_or(assumed_host)).ok()?;
     head.insert_header(HOST, host).ok()?;
     for (name, value) in &line.request {
-        // A part of a response is told by its status; what was asked for may have changed since.
-        if !matches!(*name, HOST | RANGE) {
+        // A part of a response is told by its status; what was asked for may have changed since. Who says another host
+        // is not believed.
+        if !matches!(*name, HOST | RANGE) && *name != "x-forwarded-host" {
             head.append_header(name.clone(), value.clone()).ok()?;
         }
     }

@@ -231,6 +231,37 @@ routes:
 }
 
 #[test]
+fn what_the_guard_refuses_gets_nowhere() {
+    let (plan, assume) = (plan(FORCE), assume(&[]));
+    let long = format!("0 GET /{} 414 5", "a".repeat(9000));
+    let lines =
+        ["0 GET /a%00 400 5", "0 get /a 400 5", "0 TRACE /a 405 5", "0 GET a 400 5", "0 GET /\u{e9} 400 5", &long];
+    let (words, simulation) = replay(&plan, &assume, &lines);
+    assert_eq!(words, ["none"; 6].join(" "));
+    assert_eq!((simulation.total.origin, simulation.routes.last().unwrap().requests), (0, 6));
+    let mut simulation = Simulation::new(&plan, &assume, START);
+    for (host, hits) in [("a.test", 0), ("u:p@a.test", 0), ("a.test", 1), ("a b", 1), ("", 1), ("A.test", 2)] {
+        simulation.take(&Line { host: Some(host.into()), ..line("0 GET /a 200 5") });
+        assert_eq!(simulation.total.saved(), hits, "{host}");
+    }
+    // Who says another host is not believed, in the proxy and here.
+    let lines =
+        ["0 GET /a 200 5 >x-forwarded-host=b.test", "1 GET /a 200 5", "2 GET /a 200 5 >x-forwarded-host=c.test"];
+    assert_eq!(replay(&plan, &assume, &lines).0, "miss hit hit");
+}
+
+/// Sums stay numbers, whatever a log says.
+#[test]
+fn absurd_lengths() {
+    let (plan, assume) = (plan(FORCE), assume(&[]));
+    let lines: Vec<_> = (0..3).map(|number| format!("{number} GET /{number} 200 {}", u64::MAX)).collect();
+    let lines: Vec<_> = lines.iter().map(String::as_str).chain(["4 GET /x 304 0"]).collect();
+    let (_, simulation) = replay(&plan, &assume, &lines);
+    assert_eq!((simulation.total.bytes, simulation.total.bytes_origin), (u64::MAX, u64::MAX));
+    assert!(simulation.total.byte_hit_ratio().is_finite());
+}
+
+#[test]
 fn variants_stand_beside_each_other_and_go_together() {
     let vary = |at: u32, accept: &str| format!("{at} GET /a 200 5 >accept={accept} <vary=Accept");
     let mut lines: Vec<_> = (0..).zip(["x", "y", "x", "y", "z"]).map(|(at, accept)| vary(at, accept)).collect();

@@ -78,10 +78,10 @@ impl Counts {
         self.requests += 1;
         self.words[outcome.word as usize] += 1;
         self.origin += outcome.origin;
-        self.bytes += bytes;
-        self.bytes_origin += outcome.from_origin;
+        self.bytes = self.bytes.saturating_add(bytes);
+        self.bytes_origin = self.bytes_origin.saturating_add(outcome.from_origin);
         if matches!(outcome.word, Word::Hit | Word::Collapsed) {
-            self.bytes_saved += bytes;
+            self.bytes_saved = self.bytes_saved.saturating_add(bytes);
         }
     }
 
@@ -129,6 +129,8 @@ pub struct Timeline {
     pub width: u64,
     /// The steps.
     pub steps: Vec<Step>,
+    /// The last request.
+    pub last: Stamp,
     minute: u64,
     in_minute: u64,
     /// The most requests that the origin got in a minute of the clock.
@@ -139,11 +141,12 @@ impl Timeline {
     /// An empty one.
     pub fn new(start: Stamp) -> Self {
         let start = start - start % SECOND;
-        Timeline { start, width: SECOND, steps: Vec::new(), minute: 0, in_minute: 0, peak_minute: 0 }
+        Timeline { start, width: SECOND, steps: Vec::new(), last: start, minute: 0, in_minute: 0, peak_minute: 0 }
     }
 
     /// Counts a request; they come in their order.
     pub fn count(&mut self, at: Stamp, outcome: Outcome) {
+        self.last = self.last.max(at);
         while self.step(at) >= STEPS {
             self.width *= 2;
             let halves = std::mem::take(&mut self.steps);
@@ -174,6 +177,13 @@ impl Timeline {
         self.peak_minute = self.peak_minute.max(self.in_minute);
     }
 
+    /// How many seconds of a step the log covers: the last one may not be over yet.
+    pub fn seconds(&self, step: usize) -> f64 {
+        let end = self.last - self.last % SECOND + SECOND;
+        let rest = end.saturating_sub(self.start + self.width * step as u64);
+        rest.clamp(SECOND, self.width) as f64 / SECOND as f64
+    }
+
     fn step(&self, at: Stamp) -> usize {
         (at.saturating_sub(self.start) / self.width) as usize
     }
@@ -197,6 +207,7 @@ mod tests {
             (10_000, 5_000, 5_000)
         );
         assert_eq!(line.peak_minute, 30);
+        assert_eq!((line.seconds(0), line.seconds(312)), (32.0, 16.0), "the last step has begun only");
     }
 
     #[test]

@@ -132,6 +132,17 @@ fn what_it_cannot_read_it_says() {
     ] {
         assert!(out.contains(part), "{part}: {out}");
     }
+    let packed = TempFile::new("access.log.gz", "");
+    std::fs::write(packed.path(), b"\x1f\x8b\x08\x00\x00").unwrap();
+    // A report that could not be written is no success.
+    let mut full = Command::new(env!("CARGO_BIN_EXE_headwall"));
+    full.args(["replay", "--config", config.path(), log.path()]).stdout(File::create("/dev/full").unwrap());
+    let full = full.output().unwrap();
+    assert!(full.status.code() == Some(1) && String::from_utf8_lossy(&full.stderr).contains("standard output"));
+    // What strangers wrote into the log, no terminal obeys.
+    let evil = TempFile::new("evil.log", "\u{1b}]0;title\u{7}\u{9b}2J\u{202e}\n");
+    let (_, _, told) = headwall(&["replay", "--config", config.path(), evil.path()], Stdio::null());
+    assert!(told.contains("title") && !told.contains(['\u{1b}', '\u{7}', '\u{9b}', '\u{202e}']), "{told:?}");
     let junk = TempFile::new("junk.log", "a\nb\n\n");
     let (code, out, told) = headwall(&["replay", "--config", config.path(), junk.path()], Stdio::null());
     assert_eq!((code, out.as_str()), (1, ""));
@@ -144,6 +155,10 @@ fn what_it_cannot_read_it_says() {
         (&["--config", wrong.path(), log.path()], 1, "there is no route"),
         (&["--config", config.path(), "--against", "/no/such.yaml", log.path()], 1, "/no/such.yaml: cannot be read"),
         (&["--config", config.path(), "--svg", "/no/such/folder/x.svg", log.path()], 1, "/no/such/folder/x.svg: "),
+        (&["--config", config.path(), "--fresh", "500ms", log.path()], 2, "whole seconds"),
+        (&["--config", config.path(), "--host", "a/b", log.path()], 2, "a host as in an address"),
+        (&["--config", config.path(), "/dev/null"], 1, "there is no line in it"),
+        (&["--config", config.path(), packed.path()], 1, "unpack it on the way: zcat"),
         (&["--config", config.path(), "--fresh", "soon", log.path()], 2, "neither a duration, such as 60s, nor `no`"),
         (&["--config", config.path()], 2, "ACCESS_LOG"),
     ] {
