@@ -10,16 +10,24 @@ mod visitor;
 
 use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
+use std::time::{Duration, Instant};
 
 use clap::Args;
+use http::header::{CONNECTION, CONTENT_LENGTH, EXPECT, TE, TRAILER, TRANSFER_ENCODING, UPGRADE};
 use http::{HeaderName, HeaderValue, Uri};
 
 use report::{Finding, Plain, Report, Verdict};
 use table::{ROWS, Row, Way};
 use visitor::{Answer, Request, Visitors};
 
+use crate::terminal::{print, printable};
+
 /// Cookies of the site that a canary is put into.
 const COOKIES: usize = 8;
+/// After so many rows in succession without an answer, the others are not tried.
+const SILENT: usize = 3;
+/// After that, the rows that are left are not tried.
+const PATIENCE: Duration = Duration::from_secs(15 * 60);
 /// Something came back.
 const LEAKED: u8 = 1;
 /// It could not ask.
@@ -47,6 +55,9 @@ pub struct Probe {
 
 fn url(text: &str) -> Result<Uri, String> {
     let uri = text.split('#').next().unwrap_or_default().parse::<Uri>().map_err(|error| error.to_string())?;
+    if uri.authority().is_some_and(|authority| authority.as_str().contains('@')) {
+        return Err("credentials do not belong into an address, which is shown; give them with -H".to_owned());
+    }
     match uri.scheme_str() {
         Some("http" | "https") if uri.host().is_some_and(|host| !host.is_empty()) => Ok(uri),
         _ => Err("an address begins with http:// or https://".to_owned()),
@@ -55,7 +66,10 @@ fn url(text: &str) -> Result<Uri, String> {
 
 fn field(text: &str) -> Result<(HeaderName, HeaderValue), String> {
     let (name, value) = text.split_once(':').ok_or("a field is written as `Name: value`")?;
-    let name = name.trim().parse().map_err(|_| format!("`{}` is not a field name", name.trim()))?;
+    let name: HeaderName = name.trim().parse().map_err(|_| format!("`{}` is not a field name", name.trim()))?;
+    if matches!(name, CONNECTION | CONTENT_LENGTH | EXPECT | TE | TRAILER | TRANSFER_ENCODING | UPGRADE) {
+        return Err(format!("`{name}` is not for those who send a request without content"));
+    }
     Ok((name, value.trim().parse().map_err(|_| "this cannot be a field's value".to_owned())?))
 }
 
@@ -74,18 +88,23 @@ fn canary() -> Result<String, String> {
 /// Probes, and writes the report to standard output.
 pub fn run(probe: &Probe) -> ExitCode {
     let mut inquiry = Inquiry { probe, visitors: Visitors::new(probe.fields.clone(), probe.insecure) };
-    // The plain ones, and for each row two visitors and one who looks whether the site is like that anyway.
-    let most = 3 + ROWS.len() * 3;
+    // The plain ones, and for each row two visitors and two who look whether it stays and whether the site is like that
+    // anyway.
+    let most = 3 + ROWS.len() * 4;
     let _ = writeln!(io::stderr(), "headwall: probing {} with at most {most} GET requests", probe.url);
     let report = match inquiry.whole() {
         Ok(report) => report,
         Err(message) => {
-            let _ = writeln!(io::stderr(), "headwall: {message}");
+            progress("");
+            let _ = writeln!(io::stderr(), "headwall: {}", printable(&message));
             return ExitCode::from(NOT_ASKED);
         }
     };
     let text = if probe.json { format!("{:#}\n", report.json()) } else { report.text() };
-    let _ = io::stdout().write_all(text.as_bytes());
+    if let Err(error) = print(&text) {
+        let _ = writeln!(io::stderr(), "headwall: standard output: {error}");
+        return ExitCode::from(NOT_ASKED);
+    }
     match () {
         () if report.leaks() > 0 => ExitCode::from(LEAKED),
         () if report.not_asked() > 0 => ExitCode::from(NOT_ASKED),
@@ -103,12 +122,25 @@ impl Inquiry<'_> {
         let (plain, first, second) = self.plain()?;
         let mut findings = Vec::new();
         findings.extend(passed_on(&first, &second));
+        let (started, mut silent) = (Instant::now(), 0);
         for (number, row) in ROWS.iter().enumerate() {
             progress(&format!("{} of {}: {}", number + 1, ROWS.len(), row.name()));
             if row.way == Way::LearnedCookies && plain.cookies.is_empty() {
                 continue;
             }
-            findings.push(self.row(row, &plain)?);
+            let stop = match () {
+                () if silent >= SILENT => Some("the rows before it had no answer"),
+                () if started.elapsed() >= PATIENCE => Some("a quarter of an hour is over"),
+                () => None,
+            };
+            let finding = match stop {
+                Some(why) => {
+                    Finding { name: row.name(), verdict: Verdict::NotAsked(why.to_owned()), advice: row.advice }
+                }
+                None => self.row(row, &plain)?,
+            };
+            silent = if matches!(finding.verdict, Verdict::NotAsked(_)) { silent + 1 } else { 0 };
+            findings.push(finding);
         }
         progress("");
         Ok(Report { url: self.probe.url.to_string(), requests: self.visitors.sent, plain, findings })
@@ -131,11 +163,14 @@ impl Inquiry<'_> {
                 self.probe.bust
             ));
         }
-        let cookies = alone.cookies().into_iter().map(|(name, _)| name).take(COOKIES).collect();
+        // What is no token cannot be sent back.
+        let token = |name: &String| name.parse::<HeaderName>().is_ok();
+        let cookies = alone.cookies().into_iter().map(|(name, _)| name).filter(token).take(COOKIES).collect();
         let plain = Plain {
             status: second.status,
             length: second.content.len(),
             hit: second.hit(),
+            coding: second.coding(),
             location: second.fields.get("location").map(|to| String::from_utf8_lossy(to.as_bytes()).into_owned()),
             cookies,
         };
@@ -172,9 +207,11 @@ impl Inquiry<'_> {
         }
         let needle = if matches!(row.way, Way::Field(_, "{port}")) { format!(":{port}") } else { canary.clone() };
         // What resets the connection is an answer too, if the second one gets another than usual.
-        let first = self.visitors.ask(&request).unwrap_or_default();
+        let first = self.visitors.ask(&request);
+        let unanswered = first.as_ref().err().filter(|_| row.way != Way::Oversize).cloned();
+        let first = first.unwrap_or_default();
         let finding = |verdict| Finding { name: row.name(), verdict, advice: row.advice };
-        let second = match self.visitors.ask(&Request { url: place, ..Request::default() }) {
+        let second = match self.visitors.ask(&Request { url: place.clone(), ..Request::default() }) {
             Ok(second) => second,
             Err(error) => return Ok(finding(Verdict::NotAsked(error))),
         };
@@ -189,7 +226,9 @@ impl Inquiry<'_> {
         let theirs = second.cookies();
         let shared = first.cookies().into_iter().find(|cookie| !cookie.1.is_empty() && theirs.contains(cookie));
         if spoilt || shared.is_some() {
-            // Unless the site is like that just now, and that cookie everybody's.
+            // Unless it was chance, the site is like that just now, or that cookie is everybody's.
+            let again = self.visitors.ask(&Request { url: place, ..Request::default() }).unwrap_or_default();
+            let spoilt = spoilt && again.status == second.status && changed(&again);
             let control = self.probe.place(&self::canary()?, "");
             let control = self.visitors.ask(&Request { url: control, ..Request::default() }).unwrap_or_default();
             let others = control.cookies();
@@ -213,7 +252,7 @@ impl Inquiry<'_> {
             }
         }
         let reflected = !first.places(&needle).is_empty();
-        Ok(finding(if reflected { Verdict::Reflected } else { Verdict::Nothing }))
+        Ok(finding(if reflected { Verdict::Reflected } else { Verdict::Nothing { unanswered } }))
     }
 }
 

@@ -4,6 +4,8 @@ use std::fmt::Write;
 
 use serde_json::{Value, json};
 
+use crate::terminal::printable;
+
 /// What plain visitors get.
 pub struct Plain {
     /// The status.
@@ -14,6 +16,8 @@ pub struct Plain {
     pub hit: Option<String>,
     /// Where it redirects to.
     pub location: Option<String>,
+    /// The coding of the content, if it has one: nobody asked for it, and nobody reads it.
+    pub coding: Option<String>,
     /// The names of the cookies that it sets.
     pub cookies: Vec<String>,
 }
@@ -22,7 +26,10 @@ pub struct Plain {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verdict {
     /// Nobody saw the canary.
-    Nothing,
+    Nothing {
+        /// Why the first visitor got no answer: it may be that the site never saw the canary.
+        unanswered: Option<String>,
+    },
     /// The first visitor saw it, and nobody else.
     Reflected,
     /// The second visitor got what the first one caused.
@@ -64,9 +71,11 @@ impl Report {
         self.findings.iter().filter(|finding| matches!(finding.verdict, Verdict::Leak { .. })).count()
     }
 
-    /// How many had no answer.
+    /// How many had no answer, the first visitor's or the second's.
     pub fn not_asked(&self) -> usize {
-        self.findings.iter().filter(|finding| matches!(finding.verdict, Verdict::NotAsked(_))).count()
+        let unanswered =
+            |verdict: &Verdict| matches!(verdict, Verdict::NotAsked(_) | Verdict::Nothing { unanswered: Some(_) });
+        self.findings.iter().filter(|finding| unanswered(&finding.verdict)).count()
     }
 
     /// For people.
@@ -74,21 +83,31 @@ impl Report {
         let mut out = String::new();
         let plain = &self.plain;
         let hit = match &plain.hit {
-            Some(hit) => format!("the second from a cache ({})", printable(hit)),
+            Some(hit) => format!("the second from a cache ({})", said(hit)),
             None => "and nothing says that the second one came from a cache".to_owned(),
         };
         let _ = writeln!(out, "{}: plain visitors get {}, {hit}", self.url, plain.status);
         if let Some(location) = &plain.location {
-            let _ = writeln!(out, "It redirects to {}; probe that address, too.", printable(location));
+            let _ = writeln!(out, "It redirects to {}; probe that address, too.", said(location));
+        }
+        if let Some(coding) = &plain.coding {
+            let _ = writeln!(
+                out,
+                "The content is in a coding that nobody asked for ({}): canaries in it are not seen.",
+                said(coding)
+            );
         }
         out.push('\n');
         let width = self.findings.iter().map(|finding| finding.name.chars().count()).max().unwrap_or(0);
         for finding in &self.findings {
             let told = match &finding.verdict {
-                Verdict::Nothing => "nothing came back".to_owned(),
+                Verdict::Nothing { unanswered: None } => "nothing came back".to_owned(),
+                Verdict::Nothing { unanswered: Some(why) } => {
+                    format!("nothing came back; the first visitor got no answer: {}", said(why))
+                }
                 Verdict::Reflected => "came back to who sent it, to nobody else".to_owned(),
-                Verdict::Leak { what, .. } => format!("LEAK: {what}"),
-                Verdict::NotAsked(error) => format!("not asked: {}", printable(error)),
+                Verdict::Leak { what, .. } => format!("LEAK: {}", said(what)),
+                Verdict::NotAsked(error) => format!("not asked: {}", said(error)),
             };
             let _ = writeln!(out, "{:width$}  {told}", finding.name);
         }
@@ -97,21 +116,25 @@ impl Report {
             if let Verdict::Leak { hit, .. } = &finding.verdict {
                 let hit = hit.as_ref().map_or_else(
                     || "nothing says that the second visitor was served from a cache".to_owned(),
-                    |hit| format!("the second visitor was served from a cache ({})", printable(hit)),
+                    |hit| format!("the second visitor was served from a cache ({})", said(hit)),
                 );
                 let _ = writeln!(out, "{}: {hit}.\n  What to do: {}.", finding.name, finding.advice);
             }
         }
         let rows = self.findings.len();
-        let _ = match (self.leaks(), self.not_asked()) {
-            (0, 0) => {
-                writeln!(out, "{rows} tried with {} requests: nothing came back to another visitor.", self.requests)
-            }
-            (0, not) => writeln!(out, "{rows} tried with {} requests: {not} without an answer.", self.requests),
-            (leaks, _) => {
-                writeln!(out, "{rows} tried with {} requests: {leaks} came back to another visitor.", self.requests)
-            }
+        let leaks = match self.leaks() {
+            0 => "nothing".to_owned(),
+            leaks => leaks.to_string(),
         };
+        let unanswered = match self.not_asked() {
+            0 => String::new(),
+            not => format!(", {not} not asked or without an answer"),
+        };
+        let _ = writeln!(
+            out,
+            "{rows} tried with {} requests: {leaks} came back to another visitor{unanswered}.",
+            self.requests
+        );
         out
     }
 
@@ -121,18 +144,29 @@ impl Report {
             .findings
             .iter()
             .map(|finding| match &finding.verdict {
-                Verdict::Nothing => json!({ "name": finding.name, "verdict": "nothing" }),
+                Verdict::Nothing { unanswered: None } => json!({ "name": finding.name, "verdict": "nothing" }),
+                Verdict::Nothing { unanswered: Some(why) } => {
+                    json!({ "name": finding.name, "verdict": "unanswered", "error": said(why) })
+                }
                 Verdict::Reflected => json!({ "name": finding.name, "verdict": "reflected" }),
                 Verdict::Leak { what, hit } => json!({
-                    "name": finding.name, "verdict": "leak", "what": what, "hit": hit, "advice": finding.advice,
+                    "name": finding.name, "verdict": "leak", "what": said(what), "hit": hit.as_deref().map(said),
+                    "advice": finding.advice,
                 }),
-                Verdict::NotAsked(error) => json!({ "name": finding.name, "verdict": "not-asked", "error": error }),
+                Verdict::NotAsked(error) => {
+                    json!({ "name": finding.name, "verdict": "not-asked", "error": said(error) })
+                }
             })
             .collect();
         json!({
             "url": self.url,
             "requests": self.requests,
-            "plain": { "status": self.plain.status, "hit": self.plain.hit, "location": self.plain.location },
+            "plain": {
+                "status": self.plain.status,
+                "hit": self.plain.hit.as_deref().map(said),
+                "location": self.plain.location.as_deref().map(said),
+                "coding": self.plain.coding.as_deref().map(said),
+            },
             "leaks": self.leaks(),
             "not_asked": self.not_asked(),
             "findings": findings,
@@ -140,7 +174,42 @@ impl Report {
     }
 }
 
-/// What a server has said, without what a terminal would obey.
-fn printable(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).take(200).collect()
+/// What a server has said, as far as it is of use.
+fn said(text: &str) -> String {
+    printable(text).chars().take(200).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A server may say anything, in cookies' names too.
+    #[test]
+    fn terminals_obey_nothing_that_a_server_says() {
+        let evil = "\u{9b}2J\u{202e}\u{1b}[2J";
+        let finding = |verdict| Finding { name: "row".into(), verdict, advice: "none" };
+        let report = Report {
+            url: "http://site.test/".into(),
+            requests: 3,
+            plain: Plain {
+                status: 302,
+                length: 0,
+                hit: Some(evil.into()),
+                location: Some(evil.into()),
+                coding: Some(evil.into()),
+                cookies: vec![evil.into()],
+            },
+            findings: vec![
+                finding(Verdict::Leak { what: evil.into(), hit: Some(evil.into()) }),
+                finding(Verdict::Nothing { unanswered: Some(evil.into()) }),
+                finding(Verdict::NotAsked(evil.into())),
+            ],
+        };
+        let told = report.text().replace('\n', "");
+        assert_eq!(printable(&told), told);
+        assert!(told.contains("1 came back to another visitor, 2 not asked or without an answer."), "{told}");
+        let json = report.json().to_string();
+        assert_eq!(printable(&json), json);
+        assert_eq!(report.not_asked(), 2);
+    }
 }

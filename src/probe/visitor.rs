@@ -3,7 +3,7 @@
 use std::io::Read;
 use std::time::Duration;
 
-use http::header::{AGE, SET_COOKIE};
+use http::header::{ACCEPT_ENCODING, AGE, CONTENT_ENCODING, COOKIE, SET_COOKIE};
 use http::{HeaderMap, HeaderName, HeaderValue};
 use ureq::Agent;
 use ureq::tls::TlsConfig;
@@ -63,10 +63,7 @@ impl Visitors {
     /// Sends one request.
     pub fn ask(&mut self, request: &Request<'_>) -> Result<Answer, String> {
         self.sent += 1;
-        let mut fields = HeaderMap::new();
-        for (name, value) in self.fields.iter().chain(&request.fields) {
-            fields.insert(name.clone(), value.clone());
-        }
+        let fields = together(&self.fields, &request.fields);
         let mut get = self.agent.get(&request.url);
         if let Some(there) = get.headers_mut() {
             there.extend(fields);
@@ -82,6 +79,38 @@ impl Visitors {
         body.as_reader().take(CONTENT).read_to_end(&mut content).map_err(|error| error.to_string())?;
         Ok(Answer { status: head.status.as_u16(), fields: head.headers, content })
     }
+}
+
+/// What all visitors send, and what one sends beside it or instead of it.
+fn together(all: &[(HeaderName, HeaderValue)], own: &[(HeaderName, HeaderValue)]) -> HeaderMap {
+    let mut fields = HeaderMap::new();
+    // What comes packed cannot be searched.
+    fields.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
+    for (name, _) in all {
+        fields.remove(name);
+    }
+    for (name, value) in all {
+        fields.append(name.clone(), value.clone());
+    }
+    for (name, value) in own {
+        fields.insert(name.clone(), value.clone());
+    }
+    // Cookies stand beside each other in one line, so that a visitor with a canary is still let in.
+    let theirs = pairs(own);
+    let given = pairs(all).into_iter().filter(|(name, _)| !theirs.iter().any(|(known, _)| known == name));
+    let cookies: Vec<_> = given.chain(theirs.iter().copied()).map(|(_, pair)| pair).collect();
+    if let Some(cookies) = HeaderValue::from_bytes(&cookies.join(&b"; "[..])).ok().filter(|value| !value.is_empty()) {
+        fields.insert(COOKIE, cookies);
+    }
+    fields
+}
+
+/// The cookies in these fields, each with its name.
+fn pairs(fields: &[(HeaderName, HeaderValue)]) -> Vec<(&[u8], &[u8])> {
+    let lines = fields.iter().filter(|(name, _)| *name == COOKIE);
+    let pairs = lines.flat_map(|(_, value)| value.as_bytes().split(|byte| *byte == b';')).map(<[u8]>::trim_ascii);
+    let named = pairs.map(|pair| (pair.split(|byte| *byte == b'=').next().unwrap_or_default(), pair));
+    named.filter(|(_, pair)| !pair.is_empty()).collect()
 }
 
 impl Answer {
@@ -100,6 +129,12 @@ impl Answer {
             places.push("the content".to_owned());
         }
         places
+    }
+
+    /// The coding of the content, if it has one.
+    pub fn coding(&self) -> Option<String> {
+        let coding = String::from_utf8_lossy(self.fields.get(CONTENT_ENCODING)?.as_bytes()).into_owned();
+        (!coding.eq_ignore_ascii_case("identity")).then_some(coding)
     }
 
     /// The cookies that it sets, with their values.
@@ -134,7 +169,9 @@ impl Answer {
             "x-drupal-cache",
         ] {
             let value = said(name);
-            if value.to_ascii_lowercase().contains("hit") {
+            // Also in `TCP_HIT`, `RefreshHit from a`; and nginx and Cloudflare say so that it was kept for long.
+            let kept = |word: &str| word.ends_with("hit") || matches!(word, "stale" | "updating" | "revalidated");
+            if value.to_ascii_lowercase().split(|c: char| !c.is_ascii_alphanumeric()).any(kept) {
                 return Some(format!("{name}: {value}"));
             }
         }
@@ -166,6 +203,22 @@ mod tests {
     }
 
     #[test]
+    fn what_all_send_stays_beside_what_one_sends() {
+        let list = |pairs: &[(&str, &str)]| -> Vec<(HeaderName, HeaderValue)> {
+            pairs.iter().map(|(name, value)| (name.parse().unwrap(), value.parse().unwrap())).collect()
+        };
+        let all = list(&[("cookie", "in=1; lang=en"), ("cookie", "b=2"), ("x-a", "1"), ("x-a", "2"), ("x-b", "1")]);
+        let fields = together(&all, &list(&[("cookie", "lang=canary"), ("x-b", "canary")]));
+        let values = |name: &str| fields.get_all(name).iter().map(|value| value.to_str().unwrap()).collect::<Vec<_>>();
+        assert_eq!(values("cookie"), ["in=1; b=2; lang=canary"]);
+        assert_eq!((values("x-a"), values("x-b")), (vec!["1", "2"], vec!["canary"]));
+        assert_eq!(values("accept-encoding"), ["identity"]);
+        let fields = together(&list(&[("accept-encoding", "gzip"), ("cookie", "a=1"), ("cookie", "b=2")]), &[]);
+        assert_eq!(fields.get_all("accept-encoding").iter().collect::<Vec<_>>(), ["gzip"]);
+        assert_eq!(fields.get_all("cookie").iter().collect::<Vec<_>>(), ["a=1; b=2"], "in one line");
+    }
+
+    #[test]
     fn caches_say_hit_in_many_ways() {
         for (lines, hit) in [
             ("cache-status: headwall; hit; ttl=5", true),
@@ -173,6 +226,10 @@ mod tests {
             ("cache-status: headwall; fwd=uri-miss; stored", false),
             ("x-cache: HIT from b", true),
             ("x-cache: Miss from a", false),
+            ("x-cache: TCP_HIT", true),
+            ("x-cache: RefreshHit from cloudfront", true),
+            ("x-cache: not whitelisted", false),
+            ("x-cache-status: UPDATING", true),
             ("cf-cache-status: HIT", true),
             ("age: 0", false),
             ("age: 7", true),

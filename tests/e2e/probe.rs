@@ -1,7 +1,9 @@
 //! `headwall probe`: what comes back to another visitor, through Headwall and through a cache that makes every mistake.
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write};
+use std::net::{Shutdown, TcpListener};
 use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex};
 
 use serde_json::Value;
 
@@ -151,6 +153,65 @@ fn it_tells_people_and_touches_nobody() {
     let (code, out, told) = probe(&["--insecure", &url]);
     assert!(code == 1 && out.contains("2 came back to another visitor"), "{out} {told}");
     for wrong in [&["ftp://site.test/"][..], &["site.test"], &[], &["-H", "no field", &url], &["--bust", "a&b", &url]] {
+        assert_eq!(probe(wrong).0, 2, "{wrong:?}");
+    }
+}
+
+/// A server that says what it likes, and resets the connection of who sends a `Referer`.
+fn rude(answer: &'static [u8]) -> (u16, Arc<Mutex<Vec<String>>>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let asked = Arc::new(Mutex::new(Vec::new()));
+    let heads = asked.clone();
+    std::thread::spawn(move || {
+        for tcp in listener.incoming() {
+            let mut tcp = tcp.unwrap();
+            let lines = BufReader::new(&tcp).lines().map_while(Result::ok).take_while(|line| !line.is_empty());
+            let head = lines.collect::<Vec<_>>().join("\n").to_lowercase();
+            let silent = head.contains("\nreferer:");
+            heads.lock().unwrap().push(head);
+            if !silent {
+                let _ = tcp.write_all(answer).and_then(|()| tcp.shutdown(Shutdown::Write));
+                // Closing what has not been read would reset the connection.
+                let _ = std::io::copy(&mut tcp, &mut std::io::sink());
+            }
+        }
+    });
+    (port, asked)
+}
+
+#[test]
+fn it_tells_what_it_could_not_ask_and_keeps_secrets() {
+    let (port, asked) = rude(
+        b"HTTP/1.1 200 OK\r\nSet-Cookie: \xc2\x9b2J=1\r\nSet-Cookie: sid=1\r\nX-Cache: \xc2\x9bMISS\r\n\
+          Content-Encoding: gzip\r\nContent-Length: 2\r\nConnection: close\r\n\r\nok",
+    );
+    let url = format!("http://127.0.0.1:{port}/");
+    let sent = ["-H", "Authorization: Basic c2VjcmV0", "-H", "Cookie: in=1", "-H", "Cookie: lang=en", &url];
+    let (code, out, told) = probe(&sent);
+    assert_eq!(code, 3, "{out}");
+    let row = out.lines().find(|line| line.starts_with("Referer ")).unwrap();
+    assert!(row.contains("nothing came back; the first visitor got no answer: "), "{row}");
+    assert!(out.contains("1 not asked or without an answer.") && out.contains("(gzip): canaries in it are not seen"));
+    assert!(!out.contains('\u{9b}') && !out.contains("c2VjcmV0") && !told.contains("c2VjcmV0"), "{out}");
+    let heads = asked.lock().unwrap();
+    // One has a token of its own, all others those that were given.
+    let given = heads.iter().filter(|head| head.contains("\nauthorization: basic c2vjcmv0")).count();
+    assert_eq!(given, heads.len() - 1);
+    assert!(heads.iter().all(|head| head.contains("\ncookie: in=1") && head.starts_with("get ")), "{heads:?}");
+    assert!(heads.iter().any(|head| head.contains("\ncookie: in=1; lang=hwp")), "{heads:?}");
+    assert!(heads.iter().any(|head| head.contains("\ncookie: in=1; lang=en; sid=hwp")), "{heads:?}");
+
+    // A redirect to another host is told of, not followed.
+    let (elsewhere, there) = rude(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
+    let answer = format!(
+        "HTTP/1.1 302 Found\r\nLocation: http://127.0.0.1:{elsewhere}/\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+    );
+    let (port, _) = rude(answer.leak().as_bytes());
+    let (_, out, _) = probe(&["-H", "Authorization: Basic c2VjcmV0", &format!("http://127.0.0.1:{port}/")]);
+    assert!(out.contains(&format!("It redirects to http://127.0.0.1:{elsewhere}/")), "{out}");
+    assert!(there.lock().unwrap().is_empty());
+    for wrong in [&["http://u:secret@127.0.0.1/"][..], &["-H", "Content-Length: 5", &url], &["-H", "TE: x", &url]] {
         assert_eq!(probe(wrong).0, 2, "{wrong:?}");
     }
 }
