@@ -24,6 +24,7 @@ use crate::config::Plan;
 use crate::exchange::Exchange;
 use crate::fields::authority;
 use crate::fields::cache_status::Forward;
+use crate::fields::forwarded::is_about_the_client;
 use crate::memory::{Memory, Usage};
 use crate::proxy::{guard, keys};
 use crate::route::{Destination, Route, RouteCache};
@@ -133,6 +134,10 @@ impl<'a> Simulation<'a> {
         let Ok(Some(route)) = found else { return (nobody, nothing) };
         let number = route.number;
         let Destination::Proxy(upstream) = &route.destination else { return (number, nothing) };
+        // Who says another host, address or method is not believed.
+        for (name, _) in line.request.iter().filter(|(name, _)| is_about_the_client(name.as_str())) {
+            head.remove_header(name);
+        }
         if route.chain.rewrites() {
             let mut exchange = exchange(line, now, &host);
             if catch(|| route.chain.request_head(&mut head, &mut exchange)).is_err() {
@@ -323,9 +328,8 @@ fn request(line: &Line, assumed_host: &str) -> Option<RequestHeader> {
     let host = HeaderValue::from_str(line.host.as_deref().unwrap_or(assumed_host)).ok()?;
     head.insert_header(HOST, host).ok()?;
     for (name, value) in &line.request {
-        // A part of a response is told by its status; what was asked for may have changed since. Who says another host
-        // is not believed.
-        if !matches!(*name, HOST | RANGE) && *name != "x-forwarded-host" {
+        // A part of a response is told by its status; what was asked for may have changed since.
+        if !matches!(*name, HOST | RANGE) {
             head.append_header(name.clone(), value.clone()).ok()?;
         }
     }

@@ -244,10 +244,14 @@ fn what_the_guard_refuses_gets_nowhere() {
         simulation.take(&Line { host: Some(host.into()), ..line("0 GET /a 200 5") });
         assert_eq!(simulation.total.saved(), hits, "{host}");
     }
-    // Who says another host is not believed, in the proxy and here.
-    let lines =
-        ["0 GET /a 200 5 >x-forwarded-host=b.test", "1 GET /a 200 5", "2 GET /a 200 5 >x-forwarded-host=c.test"];
-    assert_eq!(replay(&plan, &assume, &lines).0, "miss hit hit");
+    // Who says another host or address is not believed, in the proxy and here.
+    let lines = [
+        "0 GET /a 200 5 >x-forwarded-host=b.test <vary=X-Client-IP",
+        "1 GET /a 200 5 >x-client-ip=192.0.2.1",
+        "2 PUT /a 200 5 >x-forwarded-host=c.test",
+        "3 GET /a 200 5",
+    ];
+    assert_eq!(replay(&plan, &assume, &lines).0, "miss hit bypass miss");
 }
 
 /// Sums stay numbers, whatever a log says.
