@@ -7,6 +7,7 @@
 mod assume;
 mod chart;
 mod combined;
+mod figures;
 mod json;
 mod line;
 mod lines;
