@@ -2,7 +2,7 @@
 
 use http::header::{CONNECTION, CONTENT_LENGTH, TRANSFER_ENCODING};
 use http::{HeaderName, HeaderValue};
-use pingora::http::ResponseHeader;
+use pingora::http::{RequestHeader, ResponseHeader};
 
 use super::members;
 
@@ -82,9 +82,55 @@ pub fn strip(response: &mut ResponseHeader) {
     }
 }
 
+/// Removes from a request what its `Connection` names, so that nobody here reads a field that the origin does not
+/// get: no route, no plugin, no key. What is removed is named no more, so that it does not take along what a plugin
+/// puts in its place.
+///
+/// The fields of the connection itself stay for the engine, and so do the names that it refuses.
+pub fn strip_named(request: &mut RequestHeader) {
+    let refused = ["host", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto"];
+    let stays = |name: &str| frames(name) || ["close", "http2-settings"].contains(&name) || refused.contains(&name);
+    let named = |option: &[u8]| HeaderName::from_bytes(option).ok().filter(|name| !stays(name.as_str()));
+    let gone: Vec<HeaderName> = members(&request.headers, CONNECTION).filter_map(named).collect();
+    if gone.is_empty() {
+        return;
+    }
+    let kept: Vec<_> = members(&request.headers, CONNECTION).filter(|option| named(option).is_none()).collect();
+    let kept = HeaderValue::from_bytes(&kept.join(&b", "[..])).ok().filter(|kept| !kept.is_empty());
+    request.remove_header(&CONNECTION);
+    if let Some(kept) = kept {
+        let _ = request.insert_header(CONNECTION, kept);
+    }
+    for name in gone {
+        request.remove_header(&name);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_a_request_names_goes_before_anybody_reads_it() {
+        for (connection, left) in [
+            ("close, RSC, Accept-Language", &["connection: close"][..]),
+            ("rsc", &["accept-language: de"]),
+            ("keep-alive, Upgrade", &["accept-language: de", "connection: keep-alive, Upgrade", "rsc: 1"]),
+            // The engine refuses these.
+            ("Host, rsc", &["accept-language: de", "connection: Host"]),
+            ("(, rsc", &["accept-language: de", "connection: ("]),
+        ] {
+            let mut head = RequestHeader::build("GET", b"/", None).unwrap();
+            for (name, value) in [("connection", connection), ("rsc", "1"), ("accept-language", "de")] {
+                head.append_header(name, value).unwrap();
+            }
+            strip_named(&mut head);
+            let line = |(name, value): (&HeaderName, &HeaderValue)| format!("{name}: {}", value.to_str().unwrap());
+            let mut lines: Vec<_> = head.headers.iter().map(line).collect();
+            lines.sort();
+            assert_eq!(lines, left, "{connection}");
+        }
+    }
 
     fn stripped(status: u16, lines: &[(&'static str, &'static str)]) -> Vec<String> {
         let mut head = ResponseHeader::build(status, None).unwrap();

@@ -12,12 +12,12 @@ use crate::fields::forwarded::Says;
 
 /// Takes note of fields that the origin does not get because they could mislead it; each reason counts once.
 pub fn kept_back(ctx: &mut Ctx, taken: Vec<(HeaderName, Says)>) {
-    let mut counted: Option<Rule> = None;
+    let mut counted: Vec<Rule> = Vec::new();
     for (field, said) in taken {
         let Some(rule) = leak::of_field(said) else { continue };
-        if counted != Some(rule) {
+        if !counted.contains(&rule) {
             ctx.counters().would_have_leaked(rule.token());
-            counted = Some(rule);
+            counted.push(rule);
         }
         let (route, target) = (&*ctx.exchange.route, &*ctx.exchange.target);
         tracing::debug!(route, target, %field, rule = rule.token(), section = rule.section(), "kept from the origin");

@@ -14,6 +14,7 @@ use super::context::Ctx;
 use super::{Proxy, account, explain, forward, guard, purge, reply};
 use crate::catch::catch_async;
 use crate::fields::authority::without_port;
+use crate::fields::connection::strip_named;
 use crate::fields::query::Rules;
 use crate::handler::{Content, Handler, Reply};
 use crate::route::{Ambiguous, Destination};
@@ -32,6 +33,7 @@ pub enum Next {
 pub async fn take_in(proxy: &Proxy, session: &mut Session, ctx: &mut Ctx) -> Next {
     ctx.explain = explain::asked(session.req_header_mut(), &ctx.snapshot.plan);
     let checked = guard::check(session);
+    strip_named(session.req_header_mut());
     introduce(session, ctx);
     if let Err(refusal) = checked {
         ctx.cache.declined = Some("refused");

@@ -122,3 +122,34 @@ fn the_host_is_told_in_the_words_of_the_key() {
     assert_eq!(client.response("GET").status, 400);
     assert_eq!(origin.count("/page"), 1);
 }
+
+#[test]
+fn what_a_client_wants_taken_off_on_the_way_chooses_no_variant() {
+    let origin = Origin::start();
+    let proxy = Headwall::before(
+        &origin,
+        "routes: [{ to: { proxy: app }, cache: { key: { headers: [X-Country] } }, plugins: [{ headers: { request: { set: { \
+         X-Role: guest } } } }] }]",
+    );
+    for (field, vary) in [("Accept-Language", "Accept-Language"), ("RSC", "RSC"), ("X-Country", "Origin")] {
+        let target = format!("/page?h.Cache-Control=max-age=60&h.Vary={vary}&echo={}", field.to_ascii_lowercase());
+        let stranger = proxy.ask("GET", &target, &format!("Connection: keep-alive, {field}\r\n{field}: fr\r\n"));
+        assert!(stranger.text().ends_with("for -"), "the app did not see {field}");
+        let another = proxy.ask("GET", &target, &format!("{field}: fr\r\n"));
+        assert!(another.text().ends_with("for fr") && !another.cache().contains("hit"), "{field}: {}", another.text());
+        assert!(proxy.get(&target).whole(200).text().ends_with("for -"), "{field}: who sends none gets the first one");
+    }
+    proxy.ask("GET", "/role", "Connection: X-Role\r\nX-Role: admin\r\n").whole(200);
+    assert_eq!(origin.field("/role", "x-role").as_deref(), Some("guest"), "what a plugin says cannot be taken off");
+}
+
+#[test]
+fn a_reason_counts_once_for_a_request() {
+    let origin = Origin::start();
+    let proxy = Headwall::before(&origin, ROUTES);
+    let fields = "X-Original-Url: /x\r\nX-Http-Method: PUT\r\nX-Host: evil.test\r\nX-Method-Override: PUT\r\nX-Rewrite-Url: /y\r\n";
+    proxy.ask("GET", "/page", fields).whole(200);
+    for reason in ["other-target", "method-override"] {
+        assert!((leaks(&proxy, "*", reason) - 1.0).abs() < 0.1, "{reason}: {}", leaks(&proxy, "*", reason));
+    }
+}
