@@ -1,21 +1,19 @@
 //! The command line.
 
-use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
 
 use crate::clock::Clock;
-use crate::config::{self, Lasting, Parts};
-use crate::explain::{Failure, Question, explain};
+use crate::config::{self, Lasting, Parts, Plan};
+use crate::explain::{self, Explain, Question};
+use crate::operator::{self, Health, Purge, Whom};
 use crate::plugin::Entry;
 use crate::probe::{self, Probe};
 use crate::replay::{self, Replay};
-use crate::secret::{self, Secret};
 use crate::server::Server;
 use crate::terminal;
 
@@ -63,7 +61,7 @@ enum Command {
     ///   headwall health                           # on 127.0.0.1:9900
     ///   headwall health --config headwall.yaml    # where that file has its admin listener
     #[command(verbatim_doc_comment)]
-    Health(Whom),
+    Health(Health),
     /// Ask for one address as a client would, and say why it is cached or not, and what to change.
     ///
     /// The file runs in this process with a listener of its own, beside the server that may use it; the app
@@ -74,22 +72,9 @@ enum Command {
     ///   headwall explain --config headwall.yaml https://shop.example.com/basket
     ///   headwall explain --config headwall.yaml http://shop.example.com/ -H 'Cookie: sid=1' -H 'Accept: image/avif'
     ///
-    /// Exit codes: 0; 1, the configuration is wrong; 2, the address or a field is; 3, the app was not reached.
+    /// Exit codes: 0; 1, the configuration is wrong; 2, the address or a field is; 3, the app did not answer.
     #[command(verbatim_doc_comment)]
-    Explain {
-        /// The configuration.
-        #[arg(long, value_name = "FILE")]
-        config: PathBuf,
-        /// The address as a client would write it; only its name matters, not where it leads.
-        #[arg(value_name = "URL")]
-        url: String,
-        /// A request field.
-        #[arg(short = 'H', long = "header", value_name = "FIELD: VALUE")]
-        fields: Vec<String>,
-        /// The method; one that changes something does so, and is asked once.
-        #[arg(long, default_value = "GET")]
-        method: String,
-    },
+    Explain(Explain),
     /// Take something out of a running server's store, with all its variants.
     ///
     /// Examples:
@@ -118,65 +103,6 @@ enum Command {
     Probe(Probe),
 }
 
-/// What a purge is told, and whom it tells.
-#[derive(Args)]
-#[command(group(clap::ArgGroup::new("that").required(true).args(["url", "prefix", "host", "tag", "all"])))]
-struct Purge {
-    /// One target, with all its variants: an address, or a path for every host.
-    #[arg(long)]
-    url: Option<String>,
-    /// All targets that begin so.
-    #[arg(long, value_name = "URL")]
-    prefix: Option<String>,
-    /// All of one host.
-    #[arg(long)]
-    host: Option<String>,
-    /// All with this tag (Cache-Tag, Surrogate-Key, Cache-Groups).
-    #[arg(long)]
-    tag: Option<String>,
-    /// Everything.
-    #[arg(long)]
-    all: bool,
-    /// Entries become stale instead of going.
-    #[arg(long)]
-    soft: bool,
-    /// Only count.
-    #[arg(long)]
-    dry_run: bool,
-    #[command(flatten)]
-    whom: Whom,
-}
-
-/// A running server's admin listener.
-#[derive(Args)]
-struct Whom {
-    /// The address of the admin listener.
-    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:9900")]
-    admin: SocketAddr,
-    /// The configuration that says where it is, and its token.
-    #[arg(long, value_name = "FILE", conflicts_with = "admin")]
-    config: Option<PathBuf>,
-    /// A file with its token, if it wants one; or HEADWALL_ADMIN_TOKEN says it.
-    #[arg(long, value_name = "FILE", conflicts_with = "config")]
-    token_file: Option<PathBuf>,
-}
-
-impl Whom {
-    /// The token that the command line or the environment names.
-    fn token(&self) -> Result<Option<Secret>, String> {
-        match &self.token_file {
-            Some(file) => secret::only_token(file).map(Some),
-            None => match std::env::var("HEADWALL_ADMIN_TOKEN").map(Secret::from) {
-                Ok(token) if token.is_token() => Ok(Some(token)),
-                Ok(_) => {
-                    Err("HEADWALL_ADMIN_TOKEN is no token; one has at least 16 characters, all visible ASCII".into())
-                }
-                Err(_) => Ok(None),
-            },
-        }
-    }
-}
-
 #[derive(Args)]
 #[command(group(clap::ArgGroup::new("what").required(true).args(["config", "to"])))]
 struct Run {
@@ -203,7 +129,7 @@ struct Run {
 pub fn run(plugins: &[Entry]) -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => {
-            log(if matches!(cli.command, Command::Explain { .. }) { "error" } else { "info" });
+            log(if matches!(cli.command, Command::Explain(_)) { "error" } else { "info" });
             cli
         }
         Err(error) => {
@@ -217,16 +143,11 @@ pub fn run(plugins: &[Entry]) -> ExitCode {
         Command::Schema => return print(&format!("{:#}", config::schema(plugins))),
         Command::Replay(asked) => return replayed(asked, &parts),
         Command::Probe(asked) => return probe::run(asked),
-        Command::Health(Whom { config: None, admin, .. }) => return health(*admin),
-        Command::Purge(Purge { whom: whom @ Whom { config: None, .. }, .. }) => {
-            return match whom.token() {
-                Ok(token) => purge(whom.admin, token.as_ref(), &cli.command),
-                Err(message) => fail(USAGE, &message),
-            };
-        }
+        Command::Health(asked @ Health { whom: Whom { config: None, .. } }) => return answered(asked.ask(None)),
+        Command::Purge(asked @ Purge { whom: Whom { config: None, .. }, .. }) => return answered(asked.ask(None)),
         Command::Check { config }
-        | Command::Explain { config, .. }
-        | Command::Health(Whom { config: Some(config), .. })
+        | Command::Explain(Explain { config, .. })
+        | Command::Health(Health { whom: Whom { config: Some(config), .. } })
         | Command::Purge(Purge { whom: Whom { config: Some(config), .. }, .. }) => config::load(config, &parts),
         Command::Run(Run { config: Some(config), .. }) => config::load(config, &parts),
         Command::Run(Run { to, listen, .. }) => config::simple(to.as_deref().unwrap_or_default(), listen, &parts),
@@ -241,25 +162,9 @@ pub fn run(plugins: &[Entry]) -> ExitCode {
     };
     match cli.command {
         Command::Schema | Command::Replay(_) | Command::Probe(_) => ExitCode::SUCCESS,
-        Command::Health(_) | Command::Purge(_) => match (&plan.settings.admin, &cli.command) {
-            (Some(admin), Command::Health(_)) => health(admin.listen.bind),
-            (Some(admin), command) => purge(admin.listen.bind, plan.admin_token.as_ref(), command),
-            (None, _) => fail(WRONG, "this configuration has no `admin` listener that could be asked"),
-        },
-        Command::Explain { url, fields, method, .. } => {
-            let question = match Question::new(&url, &method, &fields) {
-                Ok(question) => question,
-                Err(message) => return fail(USAGE, &message),
-            };
-            match explain(plan, lasting.clone(), clock.clone(), &question) {
-                Ok(text) => print(text.trim_end()),
-                Err(Failure::Unreachable(text)) => {
-                    print(text.trim_end());
-                    fail(FAILED, "the app was not reached")
-                }
-                Err(Failure::Broken(message)) => fail(FAILED, &message),
-            }
-        }
+        Command::Health(asked) => answered(asked.ask(Some(&plan))),
+        Command::Purge(asked) => answered(asked.ask(Some(&plan))),
+        Command::Explain(asked) => explained(&asked, plan, &lasting, &clock),
         Command::Check { config } => {
             let (routes, upstreams) = (plan.router.routes.len(), plan.upstreams.len());
             print(&format!("{}: fine; {routes} routes, {upstreams} upstreams", config.display()))
@@ -283,6 +188,31 @@ pub fn run(plugins: &[Entry]) -> ExitCode {
     }
 }
 
+/// Asks the app by way of this configuration.
+fn explained(asked: &Explain, plan: Plan, lasting: &Arc<Lasting>, clock: &Clock) -> ExitCode {
+    let question = match Question::new(&asked.url, &asked.method, &asked.fields) {
+        Ok(question) => question,
+        Err(message) => return fail(USAGE, &message),
+    };
+    match explain::explain(plan, lasting.clone(), clock.clone(), &question) {
+        Ok(text) => print(text.trim_end()),
+        Err(explain::Failure::Unreachable(text)) => {
+            print(text.trim_end());
+            fail(FAILED, "the app did not answer")
+        }
+        Err(explain::Failure::Broken(message)) => fail(FAILED, &message),
+    }
+}
+
+/// What a running server said.
+fn answered(answer: Result<String, operator::Failure>) -> ExitCode {
+    match answer {
+        Ok(text) => print(&text),
+        Err(operator::Failure::Usage(message)) => fail(USAGE, &message),
+        Err(operator::Failure::Refused(message)) => fail(WRONG, &message),
+    }
+}
+
 fn print(text: &str) -> ExitCode {
     match terminal::print(&format!("{text}\n")) {
         Ok(()) => ExitCode::SUCCESS,
@@ -303,56 +233,6 @@ fn replayed(asked: &Replay, parts: &Parts<'_>) -> ExitCode {
             Ok(()) => ExitCode::SUCCESS,
             Err(failure) => fail(WRONG, &failure.to_string()),
         },
-    }
-}
-
-/// Asks the admin listener there.
-fn ask(admin: SocketAddr, request: &str, patience: Duration) -> std::io::Result<String> {
-    let mut tcp = TcpStream::connect_timeout(&admin, patience)?;
-    tcp.set_read_timeout(Some(patience))?;
-    tcp.set_write_timeout(Some(patience))?;
-    tcp.write_all(request.as_bytes())?;
-    let mut answer = String::new();
-    tcp.take(4096).read_to_string(&mut answer)?;
-    Ok(answer)
-}
-
-/// Tells the server what to take out of its store.
-fn purge(admin: SocketAddr, token: Option<&Secret>, command: &Command) -> ExitCode {
-    let Command::Purge(Purge { url, prefix, host, tag, all, soft, dry_run, .. }) = command else {
-        return ExitCode::from(USAGE);
-    };
-    let mut asked = serde_json::Map::new();
-    for (name, value) in [("url", url), ("prefix", prefix), ("host", host), ("tag", tag)] {
-        asked.extend(value.iter().map(|value| (name.to_owned(), value.as_str().into())));
-    }
-    for (name, value) in [("all", all), ("soft", soft), ("dry_run", dry_run)] {
-        asked.insert(name.to_owned(), (*value).into());
-    }
-    let content = serde_json::Value::from(asked).to_string();
-    let token = token.map(|token| format!("Authorization: Bearer {}\r\n", token.reveal())).unwrap_or_default();
-    let request = format!(
-        "POST /purge HTTP/1.1\r\nHost: {admin}\r\nConnection: close\r\n{token}Content-Type: application/json\r\n\
-         Content-Length: {}\r\n\r\n{content}",
-        content.len()
-    );
-    // A large purge takes its time.
-    match ask(admin, &request, Duration::from_secs(60)) {
-        Ok(answer) => {
-            let last = answer.lines().next_back().unwrap_or("no answer");
-            if answer.starts_with("HTTP/1.1 200 ") { print(last) } else { fail(WRONG, &format!("{admin}: {last}")) }
-        }
-        Err(error) => fail(WRONG, &format!("{admin}: {error}")),
-    }
-}
-
-/// Asks the admin listener there whether all is well.
-fn health(admin: SocketAddr) -> ExitCode {
-    let request = format!("GET /health HTTP/1.1\r\nHost: {admin}\r\nConnection: close\r\n\r\n");
-    match ask(admin, &request, Duration::from_secs(3)) {
-        Ok(answer) if answer.starts_with("HTTP/1.1 200 ") => print("ok"),
-        Ok(answer) => fail(WRONG, &format!("{admin}: {}", answer.lines().next_back().unwrap_or("no answer"))),
-        Err(error) => fail(WRONG, &format!("{admin}: {error}")),
     }
 }
 

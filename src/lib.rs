@@ -38,6 +38,7 @@ pub mod upstream;
 
 mod cli;
 mod explain;
+mod operator;
 mod probe;
 mod replay;
 mod terminal;

@@ -24,7 +24,7 @@ const FLOORS: &[&[&str]] = &[
     &["admin"],
     &["listener", "reload"],
     &["server"],
-    &["explain", "replay", "probe"],
+    &["explain", "operator", "replay", "probe"],
     &["testing", "cli"],
 ];
 

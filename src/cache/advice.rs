@@ -23,10 +23,10 @@ impl Rule {
             Rule::Method => "only answers to GET and HEAD are kept",
             Rule::Upgrade => "the request asks for another protocol",
             Rule::RequestContent => "the GET has content, which the key does not know",
-            Rule::RequestNoStore => "the request says `no-store`",
+            Rule::RequestNoStore => "the request says `no-store`, or opens a quote that nothing closes",
             Rule::Cookie => "the request has a cookie, and by force a page for one would be stored for all",
             Rule::Authorization => "the request has credentials, and nothing says that the answer is for all",
-            Rule::NoStore => "the response says `no-store`",
+            Rule::NoStore => "the response says `no-store`, or opens a quote that nothing closes",
             Rule::Private => "the response says `private`: it is for one person",
             Rule::SetCookie => "the response sets a cookie, which is for one person",
             Rule::VaryStar => "the response varies by more than can be compared",
@@ -86,7 +86,10 @@ impl Rule {
                 ("name the field in `Vary`, or say `public` if it does not matter", "`key: { headers: [NAME] }`")
             }
             Rule::AmbiguousPath => ("link to it by a plain path, or say `Cache-Control: s-maxage=60`", ""),
-            Rule::OtherTarget => ("", "if a proxy of yours says so, name it under `trust.proxies`"),
+            Rule::OtherTarget => (
+                "",
+                "if a proxy of yours tells host and scheme, name it under `trust.proxies`: its `X-Forwarded-Host` and `-Proto` are believed, and no other such field",
+            ),
             Rule::MethodOverride => ("ask by the method itself", ""),
             Rule::Status | Rule::RequestFault => ("", "name the status in `ttl`, as in `ttl: { 200: 1m, 400: 10s }`"),
             Rule::NoFreshness | Rule::NoHeuristic => (HOW_LONG, BY_FORCE),

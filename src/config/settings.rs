@@ -145,7 +145,7 @@ impl<'de> Deserialize<'de> for Listen {
 /// It is for loopback only: whoever reaches it sees and purges everything, unless there is a token. Then all but `/health`
 /// wants `Authorization: Bearer TOKEN`, and whoever has it may ask any route why it does what it does
 /// (`X-Headwall-Explain: 1` with `X-Headwall-Token: TOKEN`, docs/explain.md). `headwall health` and `headwall purge` ask this
-/// listener; they find the token in the file that `--config` names, in `--token-file`, or in HEADWALL_ADMIN_TOKEN.
+/// listener; a purge takes the token from the file that `--config` names, in `--token-file`, or in HEADWALL_ADMIN_TOKEN.
 ///
 /// ```yaml
 /// admin: { listen: "127.0.0.1:9900", token: "${ADMIN_TOKEN:-only-an-example-of-one}" }

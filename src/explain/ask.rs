@@ -21,6 +21,8 @@ pub struct Answer {
     pub status: u16,
     /// What the server tells.
     pub told: Vec<Told>,
+    /// The content has no end.
+    endless: bool,
 }
 
 impl Answer {
@@ -29,11 +31,14 @@ impl Answer {
         self.told.iter().find(|member| member.word == word)
     }
 
-    /// Whether an upstream should have answered and none did.
-    pub fn unreachable(&self) -> bool {
-        let upstream = self.member("route").is_some_and(|route| route.has("upstream"));
-        let declined = self.told.iter().any(|member| member.get("to") == "decline");
-        upstream && !declined && matches!(self.status, 502 | 504) && self.member("origin").is_none()
+    /// The decision with this `to`.
+    pub fn decision(&self, to: &str) -> Option<&Told> {
+        self.told.iter().find(|member| member.word == "decision" && member.get("to") == to)
+    }
+
+    /// Why the app did not answer, if it did not.
+    pub fn failed(&self) -> Option<&str> {
+        self.decision("fail").map(|decision| decision.get("why"))
     }
 }
 
@@ -67,8 +72,7 @@ pub fn ask(address: SocketAddr, token: &Secret, question: &Question) -> io::Resu
         let head = head(&mut reader)?;
         let answer = parse(&head).ok_or_else(|| io::Error::other("the answer has no head"))?;
         if answer.status >= 200 || answer.status == 101 {
-            let endless = answer.status == 101 || answer.told.iter().any(|told| told.get("rule") == "event-stream");
-            if !endless {
+            if !answer.endless {
                 read_content(&mut reader);
             }
             return Ok(answer);
@@ -80,7 +84,11 @@ pub fn ask(address: SocketAddr, token: &Secret, question: &Question) -> io::Resu
 fn head(reader: &mut impl BufRead) -> io::Result<Vec<u8>> {
     let (mut reader, mut head) = (reader.take(HEAD), Vec::new());
     while !head.ends_with(b"\r\n\r\n") {
-        if reader.read_until(b'\n', &mut head)? == 0 {
+        let read = reader.read_until(b'\n', &mut head).map_err(|error| match error.kind() {
+            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => io::Error::other("it took longer than two minutes"),
+            _ => error,
+        });
+        if read? == 0 {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
     }
@@ -91,10 +99,12 @@ fn parse(head: &[u8]) -> Option<Answer> {
     let text = String::from_utf8_lossy(head);
     let mut lines = text.lines();
     let status = lines.next()?.split(' ').nth(1)?.parse().ok()?;
+    let lines: Vec<_> = lines.filter_map(|line| line.split_once(':')).collect();
     let field =
-        lines.filter_map(|line| line.split_once(':')).find(|(name, _)| name.eq_ignore_ascii_case("headwall-explain"));
-    let told = field.map(|(_, value)| read(value.trim().as_bytes())).unwrap_or_default();
-    Some(Answer { status, told })
+        |wanted: &str| lines.iter().find(|(name, _)| name.eq_ignore_ascii_case(wanted)).map(|(_, value)| value.trim());
+    let told = field("headwall-explain").map(|value| read(value.as_bytes())).unwrap_or_default();
+    let stream = field("content-type").is_some_and(|kind| kind.to_ascii_lowercase().starts_with("text/event-stream"));
+    Some(Answer { status, told, endless: stream || status == 101 })
 }
 
 /// Reads what comes, as a client would; it is stored when it is here.

@@ -5,6 +5,7 @@
 
 mod ask;
 mod page;
+mod question;
 
 use std::fmt::Write;
 use std::net::IpAddr;
@@ -12,88 +13,21 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use http::HeaderName;
-
 use crate::clock::Clock;
 use crate::config::settings::Listen;
 use crate::config::{Lasting, Plan};
-use crate::fields::authority::is_authority;
 use crate::secret::Secret;
 use crate::server::{self, Server};
 use crate::units::Span;
 
-/// What is asked.
-pub struct Question {
-    https: bool,
-    host: String,
-    target: String,
-    method: String,
-    fields: Vec<(String, String)>,
-}
+pub use question::{Explain, Question};
 
 /// Why there is no account.
 pub enum Failure {
     /// The server could not start, or broke off.
     Broken(String),
-    /// The app could not be reached; the account says so.
+    /// The app did not answer; the account says so.
     Unreachable(String),
-}
-
-impl Question {
-    /// Reads the command line's words; `Err` says what would be right.
-    pub fn new(url: &str, method: &str, lines: &[String]) -> Result<Self, String> {
-        let wrong = || format!("`{url}` is no address; write one such as https://shop.example.com/basket?x=1");
-        let (https, rest) = match url.split_once("://") {
-            Some((scheme, rest)) if scheme.eq_ignore_ascii_case("https") => (true, rest),
-            Some((scheme, rest)) if scheme.eq_ignore_ascii_case("http") => (false, rest),
-            _ => return Err(wrong()),
-        };
-        let rest = rest.split('#').next().unwrap_or_default();
-        let (host, target) = rest.split_at(rest.find(['/', '?']).unwrap_or(rest.len()));
-        if !is_authority(host.as_bytes()) || !target.bytes().all(|byte| byte.is_ascii_graphic()) {
-            return Err(wrong());
-        }
-        if method.is_empty() || !method.bytes().all(|byte| byte.is_ascii_uppercase()) {
-            return Err(format!("`{method}` is no method; they are written in capitals, such as GET"));
-        }
-        let mut fields = Vec::new();
-        for line in lines {
-            let (name, value) = line.split_once(':').unwrap_or((line, ""));
-            let (name, value) = (name.trim().to_ascii_lowercase(), value.trim());
-            let ours = ["connection", "content-length", "host", "transfer-encoding"].contains(&name.as_str());
-            let plain = line.contains(':') && value.bytes().all(|byte| byte == b'\t' || !byte.is_ascii_control());
-            if name.parse::<HeaderName>().is_err() || !plain || ours || name.starts_with("x-headwall-") {
-                return Err(format!(
-                    "`{line}` is no request field that could be sent; write one such as -H 'Cookie: lang=de'"
-                ));
-            }
-            fields.push((name, value.to_owned()));
-        }
-        let target = if target.starts_with('/') { target.to_owned() } else { format!("/{target}") };
-        Ok(Question { https, host: host.to_owned(), target, method: method.to_owned(), fields })
-    }
-
-    fn url(&self) -> String {
-        format!("{}://{}{}", if self.https { "https" } else { "http" }, self.host, self.target)
-    }
-
-    /// The same by somebody of whom nothing is known; `None` if this is such a one.
-    fn by_a_stranger(&self) -> Option<Question> {
-        let personal = ["authorization", "cookie"];
-        let kept: Vec<_> = self.fields.iter().filter(|(name, _)| !personal.contains(&name.as_str())).cloned().collect();
-        (kept.len() < self.fields.len()).then(|| Question {
-            https: self.https,
-            host: self.host.clone(),
-            target: self.target.clone(),
-            method: self.method.clone(),
-            fields: kept,
-        })
-    }
-
-    /// Whether asking twice does what asking once does.
-    fn is_safe(&self) -> bool {
-        ["GET", "HEAD"].contains(&self.method.as_str())
-    }
 }
 
 /// A server with this configuration, for as long as this lives.
@@ -149,54 +83,16 @@ pub fn explain(mut plan: Plan, lasting: Arc<Lasting>, clock: Clock, question: &Q
         return Err(Failure::Broken(format!("the request was refused with {} before it was looked at", first.status)));
     }
     let mut text = page::first(question, &first);
-    if first.unreachable() {
+    if first.failed().is_some() {
         return Err(Failure::Unreachable(text));
     }
     if question.is_safe() {
-        text.push_str(&page::again("asked again", &ask(question)?));
+        let second = ask(question)?;
+        text.push_str(&page::again("asked again", &second, &first));
+        text.push_str(&page::vanished(&first, &second));
         if let Some(stranger) = question.by_a_stranger() {
-            text.push_str(&page::again("asked by somebody else", &ask(&stranger)?));
+            text.push_str(&page::again("asked by somebody else", &ask(&stranger)?, &first));
         }
     }
     Ok(text)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn questions() {
-        for (url, host, target) in [
-            ("http://a.test", "a.test", "/"),
-            ("HTTPS://a.test:81/x?y#z", "a.test:81", "/x?y"),
-            ("http://a.test?y", "a.test", "/?y"),
-            ("http://[::1]:80/%2F", "[::1]:80", "/%2F"),
-        ] {
-            let asked = Question::new(url, "GET", &[]).unwrap_or_else(|why| panic!("{why}"));
-            assert_eq!((asked.host.as_str(), asked.target.as_str()), (host, target), "{url}");
-            assert_eq!(asked.https, url.starts_with("HTTPS"));
-        }
-        for url in [
-            "",
-            "/x",
-            "a.test/x",
-            "ftp://a.test/",
-            "http://",
-            "http://me@a.test/",
-            "http://a.test/a b",
-            "http://a\r\nb/",
-        ] {
-            assert!(Question::new(url, "GET", &[]).is_err_and(|why| why.contains("https://shop.example.com")), "{url}");
-        }
-        for line in ["X", ": y", "X Y: z", "Host: b", "X: a\r\nY: b", "Content-Length: 5", "X-Headwall-Token: x"] {
-            assert!(Question::new("http://a.test/", "GET", &[line.to_owned()]).is_err(), "{line}");
-        }
-        assert!(Question::new("http://a.test/", "get", &[]).is_err());
-        let lines = ["Cookie: a=b".to_owned(), "Accept: x".to_owned()];
-        let asked = Question::new("http://a.test/", "GET", &lines).unwrap_or_else(|why| panic!("{why}"));
-        let stranger = asked.by_a_stranger().unwrap();
-        assert_eq!(stranger.fields, [("accept".to_owned(), "x".to_owned())]);
-        assert!(stranger.by_a_stranger().is_none());
-    }
 }

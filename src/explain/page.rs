@@ -2,8 +2,8 @@
 
 use std::fmt::Write;
 
-use super::Question;
 use super::ask::Answer;
+use super::question::{Question, is_secret};
 use crate::fields::explained::Told;
 
 /// Where the text of a line begins.
@@ -18,8 +18,7 @@ pub fn first(question: &Question, answer: &Answer) -> String {
     let mut out = format!("{} {}\n\n", question.method, question.url());
     for (name, value) in &question.fields {
         // Credentials are not for a page that is shown to others.
-        let personal = ["authorization", "cookie"].contains(&name.as_str());
-        let _ = write!(out, "{}", if personal { format!("{name}: ...\n") } else { format!("{name}: {value}\n") });
+        let _ = writeln!(out, "{name}: {}", if is_secret(name) { "..." } else { value });
     }
     if !question.fields.is_empty() {
         out.push('\n');
@@ -38,7 +37,7 @@ pub fn first(question: &Question, answer: &Answer) -> String {
     }
     match answer.member("origin") {
         Some(origin) => line(&mut out, "the app said", &origin_of(origin)),
-        None if answer.unreachable() => line(&mut out, "the app said", "nothing: it was not reached"),
+        None if answer.failed().is_some() => line(&mut out, "the app said", "nothing"),
         None => {}
     }
     line(&mut out, "the client got", &got(answer));
@@ -49,18 +48,34 @@ pub fn first(question: &Question, answer: &Answer) -> String {
     out
 }
 
-/// A later answer: what differs, in short.
-pub fn again(label: &str, answer: &Answer) -> String {
+/// What to say of a response that was to be stored and is not there the next time.
+pub fn vanished(first: &Answer, second: &Answer) -> String {
+    let mut out = String::new();
+    let hit = second.member("cache").is_some_and(|cache| cache.has("hit")) || second.decision("reuse").is_some();
+    if first.decision("store").is_some() && second.decision("store").is_some() && !hit {
+        line(&mut out, "", "it was not there any more: it broke off, or has turned out too long");
+    }
+    out
+}
+
+/// A later answer, in short; what to change where that was not said of the first one.
+pub fn again(label: &str, answer: &Answer, first: &Answer) -> String {
     let mut out = format!("\n{label}\n");
     line(&mut out, "the client got", &got(answer));
     for decision in answer.told.iter().filter(|member| member.word == "decision") {
         decided(&mut out, decision);
+        if !first.told.iter().any(|said| said.get("rule") == decision.get("rule")) {
+            advised(&mut out, decision);
+        }
     }
     out
 }
 
 fn route(answer: &Answer) -> String {
-    let Some(route) = answer.member("route") else { return "none: no route of the file matches".to_owned() };
+    let Some(route) = answer.member("route") else {
+        let refused = answer.decision("decline").is_some_and(|decision| decision.get("rule") == "refused");
+        return if refused { "none was looked for" } else { "none: no route of the file matches" }.to_owned();
+    };
     let to = if route.has("upstream") { route.get("upstream") } else { route.get("handler") };
     let cache = match route.get("cache") {
         "force" => ", cached by `ttl` (`mode: force`)",
@@ -131,7 +146,8 @@ fn got(answer: &Answer) -> String {
 fn decided(out: &mut String, decision: &Told) {
     let label = match decision.get("to") {
         "taken-off" => "taken off",
-        "pass-by" => "store passed by",
+        "fail" => "failed",
+        "pass-by" => "passed by",
         "decline" => "not asked",
         "reuse" => "found",
         "store" => "stored",

@@ -7,10 +7,12 @@ use std::fmt::Write;
 
 use sfv::{BareItem, ListEntry, Parser};
 
-/// The longest value of a parameter.
+/// The longest value of a parameter, as it is written.
 const VALUE: usize = 512;
 /// The longest field; what does not fit is left out, and `cut` says so.
 const LONGEST: usize = 4096;
+/// What is left out first: these tell what others wrote, however long, and nothing that was decided.
+const OTHERS: [&str; 3] = ["key", "request", "origin"];
 
 /// One member: a word with parameters.
 pub struct Member(String);
@@ -21,10 +23,19 @@ impl Member {
         Member(word.to_owned())
     }
 
+    fn name(&self) -> &str {
+        self.0.split(';').next().unwrap_or_default()
+    }
+
     /// With a text.
     pub fn text(mut self, name: &str, value: impl AsRef<[u8]>) -> Self {
         let _ = write!(self.0, ";{name}=\"");
-        for byte in value.as_ref().iter().take(VALUE) {
+        let start = self.0.len();
+        for byte in value.as_ref() {
+            if self.0.len() - start >= VALUE {
+                self.0.push_str("...");
+                break;
+            }
             match byte {
                 b'"' | b'\\' => self.0.extend(['\\', char::from(*byte)]),
                 b' '..=b'~' => self.0.push(char::from(*byte)),
@@ -33,7 +44,7 @@ impl Member {
                 }
             }
         }
-        self.0.push_str(if value.as_ref().len() > VALUE { "...\"" } else { "\"" });
+        self.0.push('"');
         self
     }
 
@@ -65,18 +76,19 @@ impl Member {
 
 /// The field value.
 pub fn value(members: Vec<Member>) -> String {
-    let mut out = String::new();
-    for Member(member) in members {
-        if out.len() + member.len() + 8 > LONGEST {
-            out.push_str(if out.is_empty() { "cut" } else { ", cut" });
-            break;
+    let mut room = LONGEST - ", cut".len();
+    let mut fits = vec![false; members.len()];
+    for others in [false, true] {
+        for (fits, member) in fits.iter_mut().zip(&members) {
+            let needed = member.0.len() + ", ".len();
+            if OTHERS.contains(&member.name()) == others && needed <= room {
+                (*fits, room) = (true, room - needed);
+            }
         }
-        if !out.is_empty() {
-            out.push_str(", ");
-        }
-        out.push_str(&member);
     }
-    out
+    let cut = fits.contains(&false).then(|| Member::new("cut"));
+    let kept = members.into_iter().zip(fits).filter_map(|(member, fits)| fits.then_some(member));
+    kept.chain(cut).map(|Member(member)| member).collect::<Vec<_>>().join(", ")
 }
 
 /// A member that was read: its word and its parameters as text.
@@ -144,7 +156,30 @@ mod tests {
         let members = (0..100).map(|_| Member::new("x").text("y", "z".repeat(10_000))).collect();
         let all = value(members);
         assert!(all.len() <= LONGEST && all.ends_with(", cut"), "{}", all.len());
+        assert!(
+            value(vec![Member::new("x").text("y", "\u{e9}".repeat(10_000))]).len() < VALUE + 20,
+            "as it is written"
+        );
         assert!(read(all.as_bytes()).iter().any(|told| told.get("y").ends_with("...")));
         assert!(read(b"\xff").is_empty() && read(b"(a b)").is_empty());
+    }
+
+    #[test]
+    fn no_length_of_what_others_wrote_pushes_a_decision_out() {
+        let long = |word: &str| {
+            let texts = ["a", "b", "c", "d"].iter();
+            texts.fold(Member::new(word), |member, name| member.text(name, "\u{e9}".repeat(10_000)))
+        };
+        let all = value(vec![
+            Member::new("route").text("name", "r"),
+            long("key"),
+            long("request"),
+            long("origin"),
+            Member::new("decision").word("to", "store").text("why", "z".repeat(400)),
+            Member::new("response").number("status", 200),
+        ]);
+        let words: Vec<_> = read(all.as_bytes()).into_iter().map(|told| told.word).collect();
+        assert_eq!(words, ["route", "key", "decision", "response", "cut"]);
+        assert!(all.len() <= LONGEST);
     }
 }

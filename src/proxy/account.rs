@@ -41,9 +41,15 @@ pub fn not_stored(ctx: &Ctx, rule: Rule) {
     tracing::debug!(route, target, rule = rule.token(), section = rule.section(), would_have_leaked, "not stored");
 }
 
+/// Why the store was passed by, unless the response is stored all the same: to a POST, one may be.
+pub fn passed_by(ctx: &Ctx) -> Option<Rule> {
+    let stored = ctx.exchange.cache.is_some_and(|status| status.stored);
+    ctx.cache.passed_by.filter(|_| !stored).map(|(_, rule)| rule)
+}
+
 /// The rule that decided last: why the store was passed by, why the response was not stored, or why it was.
 pub fn rule(ctx: &Ctx) -> Option<Rule> {
-    ctx.cache.passed_by.map(|(_, rule)| rule).or(ctx.cache.refused).or_else(|| kept_by(ctx))
+    passed_by(ctx).or(ctx.cache.refused).or_else(|| kept_by(ctx))
 }
 
 /// The rule by which the response is stored, whether by this request or by an earlier one.

@@ -11,7 +11,7 @@ use crate::cache::Cache;
 use crate::cache::aside::Aside;
 use crate::cache::key::Parts;
 use crate::cache::leak;
-use crate::cache::policy::{self, Arrival};
+use crate::cache::policy::{self, Arrival, Life};
 use crate::cache::storage::Decision;
 use crate::fields::vary;
 
@@ -33,7 +33,9 @@ fn key(cache: &Cache, request: &RequestHeader, ctx: &Ctx) -> Option<(CacheKey, b
 
 /// Takes a response to `POST` in, if it says that it stands for the one to `GET`.
 pub fn post(cache: &'static Cache, request: &RequestHeader, response: &ResponseHeader, ctx: &mut Ctx, at: Arrival) {
-    ctx.cache.aside = begin(cache, request, response, ctx, at);
+    if let Some((aside, life)) = begin(cache, request, response, ctx, at) {
+        (ctx.cache.aside, ctx.cache.life) = (Some(aside), Some(life));
+    }
 }
 
 fn begin(
@@ -42,7 +44,7 @@ fn begin(
     response: &ResponseHeader,
     ctx: &Ctx,
     at: Arrival,
-) -> Option<Aside> {
+) -> Option<(Aside, Life)> {
     let route = ctx.route.as_ref()?;
     let settings = route.cache.as_ref()?;
     let target = std::str::from_utf8(request.raw_path()).ok()?;
@@ -66,7 +68,8 @@ fn begin(
     for name in policy::withheld(&response.headers, &settings.policy) {
         stored.remove_header(&name);
     }
-    cache.take_aside(&key, &stored, Decision { life, terms: terms.ok()?, validated: None, seed: None })
+    let decision = Decision { life, terms: terms.ok()?, validated: None, seed: None };
+    cache.take_aside(&key, &stored, decision).map(|aside| (aside, life))
 }
 
 /// The 200 for a `HEAD` may show that the stored response for `GET` is another one (RFC 9111 §4.3.5).

@@ -5,7 +5,9 @@
 
 use std::time::Duration;
 
-use http::header::{AUTHORIZATION, CACHE_CONTROL, COOKIE, ETAG, EXPIRES, LAST_MODIFIED, RANGE, SET_COOKIE, VARY};
+use http::header::{
+    AUTHORIZATION, CACHE_CONTROL, CONTENT_LENGTH, COOKIE, ETAG, EXPIRES, LAST_MODIFIED, RANGE, SET_COOKIE, VARY,
+};
 use http::{HeaderMap, HeaderName, HeaderValue, Method};
 use pingora::http::{RequestHeader, ResponseHeader};
 use pingora::proxy::Session;
@@ -35,6 +37,7 @@ pub const ANSWERS: HeaderName = HeaderName::from_static("headwall-explain");
 pub struct Explain {
     /// The request is to be taken for one that came by https.
     pub https: bool,
+    refused: Option<&'static str>,
     origin: Option<ResponseHeader>,
     changed: Vec<HeaderName>,
     leaves: Option<HeaderMap>,
@@ -44,10 +47,31 @@ pub struct Explain {
 pub fn asked(request: &mut RequestHeader, plan: &Plan) -> Option<Box<Explain>> {
     let asks = request.remove_header(&ASKS);
     let token = request.remove_header(&TOKEN);
+    remove_lookalikes(request);
     let may = plan.admin_token.as_ref()?.is(token?.as_bytes());
     let asks = Parser::parse_item(asks?.as_bytes()).ok()?;
     let https = asks.params.get("scheme").and_then(|scheme| scheme.as_token()) == Some("https");
     (may && asks.bare_item.as_int() == Some(1)).then(|| Box::new(Explain { https, ..Explain::default() }))
+}
+
+/// Who takes `_` for `-`, as CGI does, would take these for our fields, and a token is not for the app.
+fn remove_lookalikes(request: &mut RequestHeader) {
+    let ours = |name: &HeaderName| {
+        let plain = name.as_str().replace('_', "-");
+        plain == ASKS.as_str() || plain == TOKEN.as_str()
+    };
+    let names = request.headers.keys().filter(|name| name.as_str().contains('_') && ours(name));
+    for name in names.cloned().collect::<Vec<_>>() {
+        request.remove_header(&name);
+    }
+}
+
+/// Notes that the request was refused before a route was chosen, and why.
+pub fn refused(ctx: &mut Ctx, why: &'static str) {
+    ctx.cache.declined = Some("refused");
+    if let Some(explain) = &mut ctx.explain {
+        explain.refused = Some(why);
+    }
 }
 
 /// Keeps the head as the origin sent it.
@@ -86,6 +110,7 @@ fn differences(before: &HeaderMap, after: &HeaderMap) -> Vec<HeaderName> {
 pub fn tell(session: &Session, head: &mut ResponseHeader, ctx: &Ctx, clock: &Clock) {
     let Some(explain) = &ctx.explain else { return };
     let mut members = account_of(explain, session, ctx, clock);
+    members.extend(failed(explain, session, head, ctx));
     let changed = explain.leaves.as_ref().map(|before| list(differences(before, &head.headers))).unwrap_or_default();
     let response = Member::new("response").number("status", i64::from(head.status.as_u16()));
     members.push(response.some("changed-by-plugins", changed));
@@ -141,8 +166,21 @@ fn account_of(explain: &Explain, session: &Session, ctx: &Ctx, clock: &Clock) ->
     if let Some(response) = &explain.origin {
         members.push(origin(response, explain, ctx));
     }
-    members.extend(decisions(ctx, session));
+    members.extend(decisions(explain, ctx, session));
     members
+}
+
+/// That the app did not answer, where nothing stands in for it.
+fn failed(explain: &Explain, session: &Session, head: &ResponseHeader, ctx: &Ctx) -> Option<Member> {
+    let notes = &ctx.cache;
+    let ours = notes.declined.is_some() || notes.composed.is_some() || caching::from_store(session);
+    let failed = ctx.upstream().is_some() && explain.origin.is_none() && !ours;
+    let why = match head.status.as_u16() {
+        502 => "the app was not reached, or broke off",
+        504 => "the app did not answer in time",
+        _ => return None,
+    };
+    failed.then(|| Member::new("decision").word("to", "fail").word("rule", "no-answer").text("why", why))
 }
 
 fn route(ctx: &Ctx) -> Member {
@@ -191,17 +229,20 @@ fn origin(response: &ResponseHeader, explain: &Explain, ctx: &Ctx) -> Member {
 }
 
 /// Each decision with its rule, the sentence that it stands on, and what to change.
-fn decisions(ctx: &Ctx, session: &Session) -> Vec<Member> {
+fn decisions(explain: &Explain, ctx: &Ctx, session: &Session) -> Vec<Member> {
+    let decision = |to: &str, rule: Rule| decision(to, rule, explain, ctx);
     let notes = &ctx.cache;
     let mut members = Vec::new();
-    let mut seen = None;
+    let mut seen = Vec::new();
     for rule in notes.kept_back.iter().filter_map(|name| says(name.as_str()).and_then(leak::of_field)) {
-        if seen.replace(rule) != Some(rule) {
-            members.push(decision("taken-off", rule, ctx));
+        if !seen.contains(&rule) {
+            members.push(decision("taken-off", rule));
+            seen.push(rule);
         }
     }
     if let Some(declined) = notes.declined {
-        members.push(Member::new("decision").word("to", "decline").word("rule", declined).text("why", why(declined)));
+        let why = explain.refused.unwrap_or_else(|| why(declined));
+        members.push(Member::new("decision").word("to", "decline").word("rule", declined).text("why", why));
     }
     let found = found(ctx, session);
     if let Some((rule, section, why)) = found {
@@ -210,18 +251,19 @@ fn decisions(ctx: &Ctx, session: &Session) -> Vec<Member> {
             Member::new("decision").word("to", "reuse").word("rule", rule).text("section", section).text("why", why),
         );
     }
-    match (notes.passed_by, notes.refused, account::kept_by(ctx)) {
-        (Some((_, rule)), ..) => members.push(decision("pass-by", rule, ctx)),
-        (_, Some(rule), _) => members.push(decision("not-store", rule, ctx)),
+    match (account::passed_by(ctx), notes.refused, account::kept_by(ctx)) {
+        (Some(rule), ..) => members.push(decision("pass-by", rule)),
+        (_, Some(rule), _) => members.push(decision("not-store", rule)),
         (_, _, Some(rule)) => {
-            members.push(decision(if caching::from_store(session) { "keep" } else { "store" }, rule, ctx))
+            let there = caching::from_store(session) || ctx.exchange.cache.is_some_and(|status| status.hit);
+            members.push(decision(if there { "keep" } else { "store" }, rule));
         }
         _ => {}
     }
     members
 }
 
-fn decision(to: &str, rule: Rule, ctx: &Ctx) -> Member {
+fn decision(to: &str, rule: Rule, explain: &Explain, ctx: &Ctx) -> Member {
     let advice = rule.advice();
     let member = Member::new("decision").word("to", to).word("rule", rule.token());
     let member = member.text("section", rule.section().replace('§', "Section ")).text("why", rule.meaning());
@@ -231,6 +273,11 @@ fn decision(to: &str, rule: Rule, ctx: &Ctx) -> Member {
         // Where the app has no say, and where it is force that is in the way.
         Rule::Authorization if force => app = "",
         Rule::Authorization => file = "",
+        // Only by force a `ttl` counts.
+        Rule::Status if !force => file = "",
+        Rule::TooLarge if explain.origin.as_ref().is_some_and(|head| head.headers.contains_key(CONTENT_LENGTH)) => {
+            app = ""
+        }
         // What the route has already need not be asked for.
         _ if force && file.contains("`mode: force`") => file = "",
         _ => {}
@@ -250,7 +297,7 @@ fn why(declined: &str) -> &'static str {
     match declined {
         "plugin" => "a plugin answered; neither the store nor the app was asked",
         "purge" => "the method was PURGE: answered here, or refused",
-        "refused" => "it was refused before a route was chosen: it is ambiguous, or too large",
+        "refused" => "it was refused before a route was chosen",
         "only-if-cached" => "the request wanted an answer from the store alone, and there was none",
         _ => "it waited for another request's answer as long as it would have for its own",
     }
@@ -271,11 +318,21 @@ fn found(ctx: &Ctx, session: &Session) -> Option<(&'static str, &'static str, &'
         () if notes.not_for_this && notes.found.is_none() => {
             ("credentials", "RFC 9111 §3.5", "something is stored, though not for requests with credentials")
         }
+        () if notes.not_for_this => (
+            "as-it-is",
+            "RFC 9111 §4.3",
+            "what is stored cannot be validated, so a HEAD, or a request for a part, goes to the app as it is",
+        ),
         () if notes.failure.is_some() => {
             ("stale-if-error", "RFC 5861 §4", "the app failed, and what is stored may stand in")
         }
-        () if notes.asked => {
-            ("validate", "RFC 9111 §5.2.1", "it is fresh, and the request or the response wants it validated")
+        () if notes.asked => (
+            "validate",
+            "RFC 9111 §5.2.1",
+            "it is fresh, and the request wants the app to be asked whether it still holds",
+        ),
+        () if notes.stale && notes.found.as_ref().is_some_and(|found| found.life.validate_always) => {
+            ("validate", "RFC 9111 §5.2.2.4", "it says `no-cache`, and the app was asked whether it still holds")
         }
         () if notes.stale && ctx.exchange.cache.is_some_and(|status| status.hit) => {
             ("stale-while-revalidate", "RFC 5861 §3", "it is stale, and is refreshed behind")
@@ -294,7 +351,7 @@ fn found(ctx: &Ctx, session: &Session) -> Option<(&'static str, &'static str, &'
         () if unasked && request.headers.contains_key(RANGE) => (
             "as-it-is",
             "RFC 9111 §3.3",
-            "a request for a part goes to the app as it is, and what comes is kept as a part",
+            "a request for a part goes to the app as it is; a part that comes may be kept",
         ),
         () => return None,
     })

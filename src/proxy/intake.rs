@@ -19,6 +19,9 @@ use crate::fields::query::Rules;
 use crate::handler::{Content, Handler, Reply};
 use crate::route::{Ambiguous, Destination};
 
+/// Why a path is refused that chooses another route as it came than in its normal form.
+const AMBIGUOUS: &str = "the path means different things to different readers";
+
 /// Who answers.
 pub enum Next {
     /// We have the answer already.
@@ -36,11 +39,11 @@ pub async fn take_in(proxy: &Proxy, session: &mut Session, ctx: &mut Ctx) -> Nex
     strip_named(session.req_header_mut());
     introduce(session, ctx);
     if let Err(refusal) = checked {
-        ctx.cache.declined = Some("refused");
+        explain::refused(ctx, refusal.message);
         return Next::Reply(refuse(proxy, session, &refusal));
     }
     if let Err(refusal) = find_route(proxy, session, ctx) {
-        ctx.cache.declined = Some("refused");
+        explain::refused(ctx, AMBIGUOUS);
         return Next::Reply(refusal);
     }
     let (snapshot, route) = (ctx.snapshot.clone(), ctx.route.clone());
@@ -156,7 +159,7 @@ fn find_route(proxy: &Proxy, session: &Session, ctx: &mut Ctx) -> Result<(), Rep
         }
         Err(Ambiguous) => {
             proxy.metrics.refused.with_label_values(&["ambiguous-path"]).inc();
-            Err(Reply::text(400, "the path means different things to different readers"))
+            Err(Reply::text(400, AMBIGUOUS))
         }
     }
 }

@@ -175,10 +175,14 @@ pub fn take(
         }
         return Error::e_explain(NO_SLICE, "the origin did not send a slice that can be stored");
     }
-    if let (Some(key), StatusCode::PARTIAL_CONTENT) = (ctx.cache.in_parts.take(), response.status)
-        && let Ok((sheet, part)) = taking(cache, &key, request, response, ctx, at, None)
-    {
-        ctx.cache.taking = Some(cache.take_part(sheet, &part, at.asked(), ctx.patience(), None));
+    if let (Some(key), StatusCode::PARTIAL_CONTENT) = (ctx.cache.in_parts.take(), response.status) {
+        match taking(cache, &key, request, response, ctx, at, None) {
+            Ok((sheet, part)) => {
+                ctx.cache.life = Some(sheet.head.life);
+                ctx.cache.taking = Some(cache.take_part(sheet, &part, at.asked(), ctx.patience(), None));
+            }
+            Err(unfit) => ctx.cache.refused = unfit,
+        }
     }
     Ok(())
 }

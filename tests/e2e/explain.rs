@@ -14,7 +14,7 @@ fn guarded(origin: &Origin, rest: &str) -> (Process, u16, u16, TempFile) {
         "explain.yaml",
         &format!(
             "listen: [\"127.0.0.1:{port}\"]\nadmin: {{ listen: \"127.0.0.1:{admin}\", token: {TOKEN} }}\nupstreams: \
-             {{ app: {{ servers: [\"127.0.0.1:{}\"] }} }}\n{rest}",
+             {{ app: {{ servers: [\"127.0.0.1:{}\"] }}, nobody: {{ servers: [\"127.0.0.1:1\"] }} }}\n{rest}",
             origin.port
         ),
     );
@@ -43,7 +43,7 @@ fn member<'a>(told: &'a [Told], word: &str) -> &'a Told {
 
 const ROUTES: &str = "routes:\n  - { match: { path: /robots.txt }, to: { respond: {} } }\n  - { match: { prefix: /force \
                       }, to: { proxy: app }, cache: { mode: force, ttl: 1m, key: { headers: [X-Country] } } }\n  - { \
-                      match: { prefix: /never }, to: { proxy: app } }\n  - { match: { host: site.test }, to: { proxy: \
+                      match: { prefix: /never }, to: { proxy: app } }\n  - { match: { path: /nobody }, to: { proxy: nobody }, cache: {} }\n  - { match: { host: site.test }, to: { proxy: \
                       app }, cache: {}, plugins: [{ headers: { response: { remove: [X-Secret] } } }] }";
 
 #[test]
@@ -64,6 +64,17 @@ fn each_decision_is_told_with_its_rule_and_its_section() {
             "RFC 9111 Section 3.5",
         ),
         (format!("/page?{cc}&n=2"), "Range: bytes=0-1\r\n", "reuse", "as-it-is", "RFC 9111 Section 3.3"),
+        (
+            format!("/file?size=9&{cc},private"),
+            "Range: bytes=0-1\r\n",
+            "not-store",
+            "private",
+            "RFC 9111 Section 5.2.2.7",
+        ),
+        (format!("/file?size=99&{cc}"), "Range: bytes=0-9\r\n", "store", "explicit", "RFC 9111 Section 4.2.1"),
+        (format!("/file?size=99&{cc}"), "Range: bytes=0-9\r\n", "keep", "explicit", "RFC 9111 Section 4.2.1"),
+        ("/page?etag=1&h.Cache-Control=no-cache".into(), "", "store", "explicit", "RFC 9111 Section 4.2.1"),
+        ("/page?etag=1&h.Cache-Control=no-cache".into(), "", "reuse", "validate", "RFC 9111 Section 5.2.2.4"),
         ("/page?h.Set-Cookie=a=b".into(), "", "not-store", "set-cookie", "RFC 9111 Section 7.3"),
         ("/page".into(), "", "not-store", "no-freshness", "RFC 9111 Section 4.2.1"),
         ("/page".into(), "Cookie: a=b\r\n", "not-store", "no-heuristic", "RFC 9111 Section 4.2.2"),
@@ -71,6 +82,7 @@ fn each_decision_is_told_with_its_rule_and_its_section() {
         ("/force?n=1".into(), "", "store", "forced", "the route's `cache` settings"),
         ("/force?n=2".into(), "Cookie: a=b\r\n", "pass-by", "cookie", "the route's `cache` settings"),
         ("/force/;x.css".into(), "", "not-store", "ambiguous-path", "RFC 9111 Section 2"),
+        ("/nobody".into(), "", "fail", "no-answer", ""),
     ] {
         let told = explained(port, &target, fields);
         let decided = told.iter().find(|member| member.word == "decision" && member.get("to") == to);
@@ -88,12 +100,17 @@ fn each_decision_is_told_with_its_rule_and_its_section() {
     assert_eq!(parts("Range: bytes=10-19\r\n"), ("parts".into(), true));
     assert_eq!(parts(""), ("completed".into(), false));
     assert_eq!(parts(""), ("fresh".into(), true));
+    // `Content-Location` is empty, and so names the target itself.
+    let asks = format!("X-Headwall-Explain: 1\r\nX-Headwall-Token: {TOKEN}\r\nContent-Length: 0\r\n");
+    let posted = ask(port, "POST", &format!("/page?{cc}&h.Content-Location="), &asks);
+    let told = read(posted.field("headwall-explain").as_bytes());
+    assert!(posted.cache().ends_with("stored") && member(&told, "decision").get("to") == "store", "{told:?}");
     let told = explained(port, &format!("/page?{cc},%20private"), "Cookie: sid=secret; b=c\r\nX-Country: CH\r\n");
     let decided = member(&told, "decision");
     assert!(decided.has("would-have-leaked") && decided.get("app").contains("s-maxage"), "{decided:?}");
     assert_eq!(member(&told, "request").get("cookies"), "sid, b", "names, never values");
     assert_eq!(member(&told, "route").get("upstream"), "app");
-    assert_eq!((member(&told, "route").get("number"), member(&told, "route").get("plugins")), ("4", "headers"));
+    assert_eq!((member(&told, "route").get("number"), member(&told, "route").get("plugins")), ("5", "headers"));
     assert_eq!(member(&told, "origin").get("cache-control"), "max-age=60, private");
     let told = explained(port, "/page?h.X-Secret=1&h.Set-Cookie=sid=secret", "");
     assert_eq!(member(&told, "response").get("changed-by-plugins"), "x-secret");
@@ -136,12 +153,15 @@ fn who_has_no_token_learns_nothing_and_the_app_learns_neither() {
     }
     explained(port, "/page?h.Cache-Control=max-age=60", "");
     assert!(!ask(port, "GET", "/page?h.Cache-Control=max-age=60", "").has("headwall-explain"), "it was not stored");
+    let alike = format!("X_Headwall_Token: {TOKEN}\r\nX-Headwall_Token: {TOKEN}\r\nX_Headwall_Explain: 1\r\n");
+    ask(port, "GET", "/never", &alike).whole(200);
+    ask(port, "GET", "/page", &alike).whole(200);
     for request in origin.requests("/") {
         let names = request["headers"].as_object().unwrap().keys();
         assert!(!names.into_iter().any(|name| name.contains("headwall")), "{request}");
     }
     // Without a token in the file nobody may ask.
-    let open = Headwall::before(&origin, ROUTES);
+    let open = Headwall::before(&origin, "routes: [{ to: { proxy: app }, cache: {} }]");
     let asks = format!("X-Headwall-Explain: 1\r\nX-Headwall-Token: {TOKEN}\r\n");
     assert!(!open.ask("GET", "/page", &asks).has("headwall-explain"));
     assert_eq!(origin.field("/page", "x-headwall-token"), None);
@@ -151,17 +171,40 @@ fn who_has_no_token_learns_nothing_and_the_app_learns_neither() {
 fn what_is_refused_or_has_no_route_is_explained_too() {
     let origin = Origin::start();
     let (_process, port, ..) = guarded(&origin, ROUTES);
-    for (target, host, word, rule) in
-        [("/x/../force", "site.test", "decision", "refused"), ("/x", "other.test", "no-route", "")]
-    {
+    for (target, host, word, rule, why) in [
+        ("/x/../force", "site.test", "decision", "refused", "the path means different things to different readers"),
+        (
+            "/x%00",
+            "site.test",
+            "decision",
+            "refused",
+            "the path of the request target has an encoded control character",
+        ),
+        ("/x", "other.test", "no-route", "", ""),
+    ] {
         let mut client = Client::to(([127, 0, 0, 1], port).into());
         client.send(&format!(
             "GET {target} HTTP/1.1\r\nHost: {host}\r\nX-Headwall-Explain: 1\r\nX-Headwall-Token: {TOKEN}\r\n\r\n"
         ));
         let reply = client.response("GET");
         let told = read(reply.field("headwall-explain").as_bytes());
-        assert_eq!(member(&told, word).get("rule"), rule, "{told:?}");
+        assert_eq!((member(&told, word).get("rule"), member(&told, word).get("why")), (rule, why), "{told:?}");
     }
+}
+
+#[test]
+fn nobody_pushes_a_decision_out_and_each_is_told_once() {
+    let origin = Origin::start();
+    let (_process, port, ..) = guarded(&origin, ROUTES);
+    let cookies: Vec<_> = (0..500).map(|number| format!("name{number}=1")).collect();
+    let odd = "X-Original-Url: /x\r\nX-Http-Method: PUT\r\nX-Host: evil.test\r\nX-Method-Override: PUT\r\nX-Rewrite-Url: /y\r\n";
+    let fields = format!("{odd}Cookie: {}\r\nCache-Control: {}\r\n", cookies.join("; "), "\\\"".repeat(600));
+    let target = format!("/page?h.Cache-Control=no-store{}&q={}", ",x".repeat(300), "'".repeat(1000));
+    let told = explained(port, &target, &fields);
+    let mut decisions: Vec<_> =
+        told.iter().filter(|member| member.word == "decision").map(|told| told.get("rule")).collect();
+    decisions.sort_unstable();
+    assert_eq!(decisions, ["method-override", "other-target", "request-no-store"]);
 }
 
 #[test]
@@ -278,7 +321,7 @@ fn the_command_says_what_is_wrong_by_its_exit_code() {
     let arguments = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
     let nobody = free_port();
     let (code, out, told) = headwall_explains("conf/minimal.yaml", nobody, &arguments(&["http://a.test/"]));
-    assert!(code == 3 && out.contains("it was not reached") && told.contains("not reached"), "{code} {out} {told}");
+    assert!(code == 3 && out.contains("was not reached") && told.contains("did not answer"), "{code} {out} {told}");
     for wrong in [vec!["a.test"], vec!["http://a.test/", "-H", "X"], vec!["http://a.test/", "--method", "get"], vec![]]
     {
         assert_eq!(headwall_explains("conf/minimal.yaml", nobody, &arguments(&wrong)).0, 2, "{wrong:?}");
@@ -326,6 +369,22 @@ fn the_command_asks_the_app_and_opens_nothing_that_the_file_names() {
         assert!(out.contains(word), "{word} in {out}");
     }
     assert!(!out.contains("very-secret"), "{out}");
+    let out = explain(&[
+        "http://site.test/page",
+        "-H",
+        "X-Api-Key: very-secret",
+        "-H",
+        "Proxy-Authorization: Basic very-secret",
+    ]);
+    assert!(out.contains("x-api-key: ...") && !out.contains("very-secret"), "{out}");
+    assert_eq!(origin.field("/page", "x-api-key").as_deref(), Some("very-secret"), "the app gets it");
+    let out = explain(&["http://site.test/chunks?h.Cache-Control=max-age=60&pieces=a%20b"]);
+    assert!(out.contains("; hit") && !out.contains("not there any more"), "{out}");
+    let out = explain(&["http://site.test/bytes?size=9000000&h.Cache-Control=max-age=60"]);
+    let second = out.split_once("asked again").unwrap().1;
+    assert!(second.contains("too-large") && second.contains("raise `cache.max_object`"), "{out}");
+    let out = explain(&["http://site.test/broken?h.Cache-Control=max-age=60"]);
+    assert!(out.contains("it was not there any more"), "{out}");
     assert!(explain(&["http://site.test/page/2", "--method", "POST"]).contains("method"), "asked once");
     assert_eq!(origin.count("/page/2"), 1);
     let out = explain(&["http://site.test/events"]);
