@@ -86,10 +86,12 @@ pub fn strip(response: &mut ResponseHeader) {
 /// get: no route, no plugin, no key. What is removed is named no more, so that it does not take along what a plugin
 /// puts in its place.
 ///
-/// The fields of the connection itself stay for the engine, and so do the names that it refuses.
+/// The fields of the connection itself stay for the engine, and so do the names that it refuses, and what shows that
+/// somebody speaks for others: who does cannot hide it.
 pub fn strip_named(request: &mut RequestHeader) {
-    let refused = ["host", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto"];
-    let stays = |name: &str| frames(name) || ["close", "http2-settings"].contains(&name) || refused.contains(&name);
+    let others = ["close", "forwarded", "host", "http2-settings"];
+    let told = ["x-forwarded-for", "x-forwarded-host", "x-forwarded-proto"];
+    let stays = |name: &str| frames(name) || others.contains(&name) || told.contains(&name);
     let named = |option: &[u8]| HeaderName::from_bytes(option).ok().filter(|name| !stays(name.as_str()));
     let gone: Vec<HeaderName> = members(&request.headers, CONNECTION).filter_map(named).collect();
     if gone.is_empty() {
@@ -119,6 +121,7 @@ mod tests {
             // The engine refuses these.
             ("Host, rsc", &["accept-language: de", "connection: Host"]),
             ("(, rsc", &["accept-language: de", "connection: ("]),
+            ("Forwarded, rsc", &["accept-language: de", "connection: Forwarded"]),
         ] {
             let mut head = RequestHeader::build("GET", b"/", None).unwrap();
             for (name, value) in [("connection", connection), ("rsc", "1"), ("accept-language", "de")] {

@@ -34,7 +34,8 @@ pub fn says(name: &str) -> Option<Says> {
         return None;
     }
     Some(match name {
-        "x-forwarded-for" | "x-real-ip" | "true-client-ip" | "x-client-ip" => Says::Client,
+        // The last one is written by ingress-nginx with each request.
+        "x-forwarded-for" | "x-real-ip" | "true-client-ip" | "x-client-ip" | "x-original-forwarded-for" => Says::Client,
         // Written by proxies that know who has logged in (oauth2-proxy, Traefik, Envoy, nginx).
         "x-forwarded-user"
         | "x-forwarded-email"
@@ -48,7 +49,8 @@ pub fn says(name: &str) -> Option<Says> {
         | "remote-user" => Says::Person,
         _ if name.starts_with("x-auth-request-") => Says::Person,
         "forwarded" | "x-forwarded" | "front-end-https" | "x-url-scheme" | "x-scheme" | "x-script-name" => Says::Place,
-        _ if name.starts_with("x-forwarded-") => Says::Place,
+        // Azure's gateway tells by which host the client asked with each request.
+        _ if name.starts_with("x-forwarded-") || name == "x-original-host" => Says::Place,
         "x-http-method" | "x-http-method-override" | "x-method-override" => Says::Method,
         "x-host" | "x-http-host-override" | "x-backend-host" | "x-forward-host" | "x-override-url" | "x-proxy-url" => {
             Says::Target
@@ -133,6 +135,8 @@ mod tests {
             ("x-auth-request-email", Some(Says::Person)),
             ("x-http-method-override", Some(Says::Method)),
             ("x-original-url", Some(Says::Target)),
+            ("x-original-host", Some(Says::Place)),
+            ("x-original-forwarded-for", Some(Says::Client)),
             ("x-rewrite-url", Some(Says::Target)),
             ("x-middleware-subrequest", Some(Says::Target)),
             ("x-nuxt-no-ssr", Some(Says::Target)),

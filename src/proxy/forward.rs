@@ -220,6 +220,9 @@ mod tests {
             ("X-Forwarded-Prefix: /x", "192.0.2.1", true, Some(Says::Place)),
             ("X-Forwarded-For: 203.0.113.9", "192.0.2.1", true, None),
             ("X-Rewrite-Url: /admin", "10.0.0.1", true, Some(Says::Target)),
+            ("X-Original-Host: evil.test", "192.0.2.1", true, Some(Says::Place)),
+            ("X-Original-Host: a.test", "10.0.0.1", true, None),
+            ("X-Original-Forwarded-For: 203.0.113.9", "10.0.0.1", true, None),
             ("X-HTTP-Method-Override: DELETE", "192.0.2.1", true, Some(Says::Method)),
             ("X-Custom: 1", "192.0.2.1", true, None),
         ] {
