@@ -9,6 +9,7 @@ pub mod context;
 mod account;
 mod beside;
 mod caching;
+mod decisions;
 mod explain;
 mod forward;
 pub mod guard;
