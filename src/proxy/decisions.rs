@@ -72,6 +72,8 @@ fn decision(to: &str, rule: Rule, explain: &Explain, ctx: &Ctx) -> Member {
         // Where the app has no say, and where it is force that is in the way.
         Rule::Authorization if force => app = "",
         Rule::Authorization => file = "",
+        // By force nothing that the app says counts.
+        Rule::AmbiguousPath if force => app = "link to it by a plain path",
         // Only by force a `ttl` counts.
         Rule::Status if !force => file = "",
         Rule::TooLarge if explain.origin.as_ref().is_some_and(|head| head.headers.contains_key(CONTENT_LENGTH)) => {

@@ -115,6 +115,16 @@ fn each_decision_is_told_with_its_rule_and_its_section() {
     let told = explained(port, "/page?h.X-Secret=1&h.Set-Cookie=sid=secret", "");
     assert_eq!(member(&told, "response").get("changed-by-plugins"), "x-secret");
     assert_eq!(member(&told, "origin").get("set-cookie"), "sid");
+    let advice = |target: &str| {
+        let told = explained(port, target, "");
+        let decided = told.iter().find(|member| member.get("to") == "not-store").unwrap();
+        (decided.get("app").to_owned(), decided.get("file").to_owned())
+    };
+    assert_eq!(advice("/force/;y.css").0, "link to it by a plain path", "by force nothing that the app says counts");
+    assert!(advice("/page/;x.css?h.Last-Modified=Sat,%2005%20Nov%201994%2008:49:37%20GMT").0.contains("s-maxage"));
+    assert_eq!(advice(&format!("/page?status=299&{cc},must-understand")).1, "", "a `ttl` counts by force only");
+    assert!(advice("/force?status=429").1.contains("`ttl`"));
+    assert_eq!(advice(&format!("/bytes?sized=1&size=20000000&{cc}")).0, "", "it has a length");
     let key = explained(port, "/force?n=3", "");
     assert_eq!((member(&key, "key").get("target"), member(&key, "key").get("fields")), ("/force?n=3", "x-country"));
     assert_eq!(member(&explained(port, "/robots.txt", ""), "route").get("handler"), "respond");
