@@ -369,6 +369,8 @@ impl ProxyHttp for Proxy {
             connection.enter(phase, ctx.patience());
         }
         connection_fields::strip(response);
+        // That is ours to say.
+        response.remove_header(&explain::ANSWERS);
         // One that is none is replaced by the engine's (RFC 9110 §6.6.1).
         if date::of(&response.headers, DATE, self.clock.wall()).is_none() {
             response.remove_header(&DATE);

@@ -287,6 +287,32 @@ impl Fetched {
     }
 }
 
+/// A fetch may have ended between the look at the store and the one at what is under way: then the slice is there
+/// now, and who else has come to wait for it reads that. Gives the lead back if it is not.
+fn stored_meanwhile(
+    proxy: &Proxy,
+    request: &RequestHeader,
+    ctx: &Ctx,
+    key: &CacheKey,
+    begins: u64,
+    lead: Lead,
+) -> Result<(), Lead> {
+    let (mut pieces, slice) = (Vec::new(), lead.slice());
+    let sheet = usable(proxy.cache, key, request, ctx, &proxy.clock).filter(|sheet| sheet.slice == slice);
+    let Some((sheet, part)) = sheet.and_then(|sheet| {
+        let end = begins.saturating_add(slice).min(sheet.length);
+        let there = proxy.cache.row(&sheet, begins, end, &mut pieces) == end;
+        let part = Part::of(begins, end.checked_sub(1)?, sheet.length).filter(|_| there)?;
+        Some((sheet, part))
+    }) else {
+        return Err(lead);
+    };
+    let asked = sheet.head.life.asked;
+    let mut taking = proxy.cache.take_part(sheet, &part, asked, ctx.patience(), Some(lead));
+    pieces.into_iter().for_each(|piece| taking.write(piece));
+    Ok(())
+}
+
 /// Has the slice fetched that begins there, if nobody has yet.
 async fn fetch(proxy: &Proxy, session: &Session, ctx: &Ctx, key: &CacheKey, begins: u64) -> Option<Fetched> {
     let (route, request) = (ctx.route_cache()?, session.req_header());
@@ -300,7 +326,9 @@ async fn fetch(proxy: &Proxy, session: &Session, ctx: &Ctx, key: &CacheKey, begi
     let variant = |nominated: &[HeaderName]| vary::variant(nominated, &route.chosen, &request.headers);
     let (fetch, lead) = proxy.cache.fetch(key, variant, begins, slice)?;
     let collapsed = lead.is_none();
-    if let Some(lead) = lead {
+    if let Some(lead) = lead
+        && let Err(lead) = stored_meanwhile(proxy, request, ctx, key, begins, lead)
+    {
         let errand: Errand = Some((lead, ctx.snapshot.clone()));
         let context = Subrequest::builder().user_ctx(Box::new(errand)).build();
         spawner.spawn_background_subrequest(session.as_ref(), context);

@@ -174,6 +174,7 @@ fn who_has_no_token_learns_nothing_and_the_app_learns_neither() {
     let open = Headwall::before(&origin, "routes: [{ to: { proxy: app }, cache: {} }]");
     let asks = format!("X-Headwall-Explain: 1\r\nX-Headwall-Token: {TOKEN}\r\n");
     assert!(!open.ask("GET", "/page", &asks).has("headwall-explain"));
+    assert!(!open.get("/page?h.Headwall-Explain=hit").has("headwall-explain"), "an app does not speak for us");
     assert_eq!(origin.field("/page", "x-headwall-token"), None);
 }
 
