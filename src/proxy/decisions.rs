@@ -8,7 +8,7 @@ use pingora::proxy::Session;
 
 use super::context::Ctx;
 use super::explain::{Explain, seconds};
-use super::{account, caching};
+use super::{account, serving};
 use crate::cache::leak;
 use crate::cache::rule::Rule;
 use crate::fields::explained::Member;
@@ -17,7 +17,7 @@ use crate::fields::forwarded::says;
 /// That the app did not answer, where nothing stands in for it.
 pub fn failed(explain: &Explain, session: &Session, head: &ResponseHeader, ctx: &Ctx) -> Option<Member> {
     let notes = &ctx.cache;
-    let ours = notes.declined.is_some() || notes.composed.is_some() || caching::from_store(session);
+    let ours = notes.declined.is_some() || notes.composed.is_some() || serving::from_store(session);
     let failed = ctx.upstream().is_some() && explain.origin.is_none() && !ours;
     let why = match head.status.as_u16() {
         502 => "the app was not reached, or broke off",
@@ -54,7 +54,7 @@ pub fn all(explain: &Explain, ctx: &Ctx, session: &Session) -> Vec<Member> {
         (Some(rule), ..) => members.push(decision("pass-by", rule)),
         (_, Some(rule), _) => members.push(decision("not-store", rule)),
         (_, _, Some(rule)) => {
-            let there = caching::from_store(session) || ctx.exchange.cache.is_some_and(|status| status.hit);
+            let there = serving::from_store(session) || ctx.exchange.cache.is_some_and(|status| status.hit);
             members.push(decision(if there { "keep" } else { "store" }, rule));
         }
         _ => {}
@@ -107,7 +107,7 @@ fn why(declined: &str) -> &'static str {
 /// What became of a stored response that was found, with the sentence that it stands on.
 fn found(ctx: &Ctx, session: &Session) -> Option<(&'static str, &'static str, &'static str)> {
     let notes = &ctx.cache;
-    let from_store = caching::from_store(session);
+    let from_store = serving::from_store(session);
     let request = session.req_header();
     let unasked = ctx.exchange.cache.is_some() && notes.passed_by.is_none();
     Some(match () {

@@ -13,7 +13,7 @@ use sfv::Parser;
 
 use super::context::Ctx;
 use super::keys::Names;
-use super::{caching, decisions};
+use super::{decisions, serving};
 use crate::clock::Clock;
 use crate::config::Plan;
 use crate::fields::cookies;
@@ -154,7 +154,7 @@ fn account_of(explain: &Explain, session: &Session, ctx: &Ctx, clock: &Clock) ->
     members.push(request(session.req_header(), ctx));
     if let Some(status) = ctx.exchange.cache {
         let mut cache = Member::new("cache").text("status", status.value()).flag("hit", status.hit);
-        if let Some(life) = ctx.cache.life.filter(|_| caching::from_store(session) || ctx.cache.composed.is_some()) {
+        if let Some(life) = ctx.cache.life.filter(|_| serving::from_store(session) || ctx.cache.composed.is_some()) {
             cache = cache.number("age", seconds(life.age(clock.now())));
         }
         let stored = ctx.cache.found.as_ref().map(|found| list(found.nominated.iter())).unwrap_or_default();

@@ -19,6 +19,7 @@ mod parts;
 mod purge;
 mod reply;
 mod seal;
+mod serving;
 mod taking;
 
 use std::net::IpAddr;
@@ -239,7 +240,7 @@ impl ProxyHttp for Proxy {
     }
 
     fn range_header_filter(&self, session: &mut Session, response: &mut ResponseHeader, ctx: &mut Ctx) -> RangeType {
-        caching::range(session, response, ctx)
+        serving::range(session, response, ctx)
     }
 
     async fn proxy_upstream_filter(&self, session: &mut Session, ctx: &mut Ctx) -> Result<bool> {
@@ -447,17 +448,17 @@ impl ProxyHttp for Proxy {
             // Its client wants no content: it must not hold back what it will never read.
             fill.leader_left();
         }
-        caching::restore(response, ctx);
+        serving::restore(response, ctx);
         caching::give_back(response, ctx);
         ctx.draining = self.draining.load(Relaxed);
         if seal(session, response, ctx, &self.clock, Made::There).is_ok() {
             return Ok(());
         }
-        if !caching::from_store(session) {
+        if !serving::from_store(session) {
             return Self::error(500, "a plugin panicked");
         }
         // The engine has no other way from here.
-        caching::say_nothing(session);
+        serving::say_nothing(session);
         *response = seal::instead(ctx);
         Ok(())
     }

@@ -25,7 +25,7 @@ use pingora::proxy::subrequest::Ctx as Subrequest;
 use super::context::Ctx;
 use super::seal::{Made, seal};
 use super::taking::{reusable, usable};
-use super::{Proxy, Snapshot, caching, reply};
+use super::{Proxy, Snapshot, caching, reply, serving};
 use crate::cache::fetch::Lead;
 use crate::cache::fill::Reader;
 use crate::cache::parts::Sheet;
@@ -87,7 +87,7 @@ fn decide(request: &RequestHeader, sheet: &Sheet, clock: &Clock, ctx: &Ctx) -> O
         return None;
     }
     let Some((first, last)) = range::single(asked.as_bytes())?.within(sheet.length) else {
-        caching::unsatisfiable(&mut head, sheet.length);
+        serving::unsatisfiable(&mut head, sheet.length);
         return Some(Answer::Head(head));
     };
     let part = Part { first, last, length: sheet.length };

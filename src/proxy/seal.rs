@@ -7,7 +7,7 @@ use pingora::proxy::Session;
 
 use super::content::Filters;
 use super::context::Ctx;
-use super::{caching, explain, forward};
+use super::{explain, forward, serving};
 use crate::catch::Panicked;
 use crate::clock::Clock;
 use crate::exchange::Pushed;
@@ -44,15 +44,15 @@ pub fn seal(
                 head.remove_header(name);
             }
         }
-        let status = caching::status(session, ctx, clock);
+        let status = serving::status(session, ctx, clock);
         age(session, head, ctx, clock);
         tell(head, ctx, status);
         ctx.exchange.cache = Some(status);
     }
     if made == Made::There && ctx.chain().rewrites_responses() {
-        ctx.exchange.stored = caching::is_shared(session);
+        ctx.exchange.stored = serving::is_shared(session);
         let confirms = head.status == 304;
-        ctx.exchange.unconditional = if confirms { caching::unconditional(session, ctx) } else { None };
+        ctx.exchange.unconditional = if confirms { serving::unconditional(session, ctx) } else { None };
     }
     explain::leaves(ctx, head);
     let request = session.req_header();
@@ -94,7 +94,7 @@ pub fn instead(ctx: &mut Ctx) -> ResponseHeader {
 /// The current age of what comes from the store; what passed through keeps the one it came with.
 fn age(session: &Session, head: &mut ResponseHeader, ctx: &Ctx, clock: &Clock) {
     match ctx.cache.life {
-        Some(life) if caching::from_store(session) || ctx.cache.composed.is_some() => {
+        Some(life) if serving::from_store(session) || ctx.cache.composed.is_some() => {
             let _ = head.insert_header(AGE, HeaderValue::from(life.age(clock.now()).as_secs()));
         }
         _ => {
@@ -134,7 +134,7 @@ fn filters(session: &mut Session, head: &mut ResponseHeader, ctx: &mut Ctx, mut 
     if let (Made::There, [Pushed { coding: Some(coding), .. }]) = (made, list.as_slice()) {
         let coding = *coding;
         for Pushed { filter, .. } in std::mem::take(&mut list) {
-            match caching::recode(session, coding, filter, without) {
+            match serving::recode(session, coding, filter, without) {
                 Ok(known) => length = known,
                 Err(filter) => list.push(Pushed { filter, coding: Some(coding) }),
             }
