@@ -9,11 +9,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::SystemTime;
 
+use http::header::VIA;
 use once_cell::sync::Lazy;
 use pingora::http::ResponseHeader;
 
 use crate::clock::Moment;
 use crate::fields::cache_status::CacheStatus;
+use crate::fields::forwarded::{Says, says};
 pub use crate::filter::{Broken, ContentFilter};
 
 static NO_ROUTE: Lazy<Arc<str>> = Lazy::new(|| Arc::from("-"));
@@ -165,11 +167,13 @@ impl Exchange {
     }
 
     /// Whether the peer speaks for somebody else without being trusted to. A proxy on the same host
-    /// that is not in `trust.proxies` would make all its clients local ones.
+    /// that is not in `trust.proxies` would make all its clients local ones. Any field that only proxies write tells.
     pub fn speaks_for_others(&self, request: &http::HeaderMap) -> bool {
         !self.peer_trusted
             && self.peer.is_loopback()
-            && ["x-forwarded-for", "forwarded"].iter().any(|name| request.contains_key(*name))
+            && request.keys().any(|name| {
+                name == VIA || matches!(says(name.as_str()), Some(Says::Client | Says::Place | Says::Person))
+            })
     }
 
     /// The filters pushed so far, to be put to work.
@@ -206,6 +210,25 @@ fn new_id() -> String {
 mod tests {
     use super::*;
     use crate::clock::Clock;
+
+    #[test]
+    fn who_speaks_for_others_is_known_by_what_only_proxies_write() {
+        let mut exchange = Exchange::new(Clock::system().now(), IpAddr::from([127, 0, 0, 1]));
+        for (lines, speaks) in [
+            ("x-forwarded-for: 192.0.2.1", true),
+            ("forwarded: for=192.0.2.1", true),
+            ("x-real-ip: 192.0.2.1", true),
+            ("x-forwarded-host: a.test", true),
+            ("x-forwarded-proto: https", true),
+            ("x-forwarded-user: ada", true),
+            ("via: 1.1 proxy", true),
+            ("x-http-method-override: PUT\nx-nextjs-data: 1\naccept: */*", false),
+        ] {
+            assert_eq!(exchange.speaks_for_others(&crate::fields::fields(lines)), speaks, "{lines}");
+        }
+        exchange.peer_trusted = true;
+        assert!(!exchange.speaks_for_others(&crate::fields::fields("via: 1.1 proxy")));
+    }
 
     #[test]
     fn notes_ids_and_targets() {

@@ -307,17 +307,17 @@ impl Answer {
 }
 
 struct Given {
-    chunks: Vec<Bytes>,
+    chunks: std::vec::IntoIter<Bytes>,
     cut: bool,
 }
 
 #[async_trait]
 impl Source for Given {
     async fn chunk(&mut self, _: &mut Exchange) -> Result<Option<Bytes>, Unread> {
-        if self.chunks.is_empty() {
-            return if self.cut { Err(Unread::Broken) } else { Ok(None) };
+        match self.chunks.next() {
+            None if self.cut => Err(Unread::Broken),
+            chunk => Ok(chunk),
         }
-        Ok(Some(self.chunks.remove(0)))
     }
 
     async fn continue_100(&mut self) {}
@@ -334,7 +334,7 @@ impl Client {
         let mut exchange = Exchange::new(self.clock.now(), address(peer));
         exchange.client = address(client);
         exchange.peer_trusted = peer != client;
-        let mut source = Given { chunks, cut };
+        let mut source = Given { chunks: chunks.into_iter(), cut };
         let mut content = Content::new(&mut source, None);
         Answer(self.handler.answer(&request(head), &mut content, &mut exchange).await)
     }

@@ -59,7 +59,12 @@ impl Admin {
         }
         // A page in an operator's browser cannot send this without being asked first (CORS).
         let json = session.req_header().headers.get(CONTENT_TYPE).is_some_and(|kind| {
-            kind.as_bytes().split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii() == b"application/json"
+            kind.as_bytes()
+                .split(|byte| *byte == b';')
+                .next()
+                .unwrap_or_default()
+                .trim_ascii()
+                .eq_ignore_ascii_case(b"application/json")
         });
         if !json {
             return answer(415, "text/plain", "a purge is JSON, with Content-Type: application/json\n".into());
@@ -141,7 +146,8 @@ impl ServeHttp for Admin {
         }
         if !matches!(request.method, Method::GET | Method::HEAD) {
             let mut refusal = answer(405, "text/plain", "there is only GET, and POST for /purge\n".into());
-            refusal.headers_mut().insert(ALLOW, http::HeaderValue::from_static("GET, HEAD"));
+            let allowed = if path == b"/purge" { "POST" } else { "GET, HEAD" };
+            refusal.headers_mut().insert(ALLOW, http::HeaderValue::from_static(allowed));
             return refusal;
         }
         match path {

@@ -52,12 +52,15 @@ impl Fetch {
         }
     }
 
-    /// What it belongs to and a way to read it, as soon as that is known; `None` when nothing comes.
-    pub async fn comes(&self, patience: Duration) -> Option<(Arc<Sheet>, Reader)> {
+    /// What it belongs to and a way to read it, as soon as that is known; `None` when nothing comes, or the target has
+    /// changed since it was asked for: who waits may have come after the change.
+    pub async fn comes(&self, cache: &Cache, patience: Duration) -> Option<(Arc<Sheet>, Reader)> {
         let mut news = self.news.subscribe();
         let known = tokio::time::timeout(patience, news.wait_for(|news| !matches!(news, News::NotYet))).await;
         match &*known.ok()?.ok()? {
-            News::Comes(sheet, fill) => Some((sheet.clone(), Reader::joiner(fill.clone()))),
+            News::Comes(sheet, fill) if !cache.sheet_spoilt(sheet) => {
+                Some((sheet.clone(), Reader::joiner(fill.clone())))
+            }
             _ => None,
         }
     }

@@ -64,6 +64,12 @@ impl Index {
         Listing { index: self.clone(), host, target, tagged, weight: weight as u32 }
     }
 
+    /// Whether nothing is listed.
+    #[cfg(test)]
+    pub fn is_empty(&self) -> bool {
+        self.tags.is_empty() && self.hosts.lock().is_empty()
+    }
+
     /// Calls for each entry that has this tag, without a lock held meanwhile.
     pub fn tagged(&self, tag: &str, each: impl FnMut(Listed)) {
         self.tags.each(tag, each);
@@ -206,7 +212,7 @@ mod tests {
         drop(listings);
         assert_eq!(under(None, Fits::Beginning("")), [0; 0]);
         assert_eq!(tagged("t"), [0; 0]);
-        assert!(index.tags.is_empty() && index.hosts.lock().is_empty());
+        assert!(index.is_empty());
     }
 
     #[test]

@@ -293,10 +293,11 @@ impl Cache {
 
     /// Takes out what is stored for a target, under every form that its query may ever have had.
     pub fn invalidate_target(&self, parts: &Parts<'_>) {
-        self.invalidate(&self.keys.key(parts));
-        let Ok(target) = std::str::from_utf8(parts.target) else { return };
-        let forms = self.forms.lock().clone();
-        for form in forms.iter().map(|rules| rules.apply(target)).filter(|form| matches!(form, Cow::Owned(_))) {
+        let Ok(target) = std::str::from_utf8(parts.target) else {
+            self.invalidate(&self.keys.key(parts));
+            return;
+        };
+        for form in self.forms_of(target) {
             self.invalidate(&self.keys.key(&Parts { target: form.as_bytes(), ..*parts }));
         }
     }
@@ -408,3 +409,6 @@ impl CacheablePredictor for Cache {
 pub fn refusal(rule: Rule) -> NoCacheReason {
     if rule.lasts() { NoCacheReason::OriginNotCache } else { NoCacheReason::Deferred }
 }
+
+#[cfg(test)]
+mod churn_tests;

@@ -85,10 +85,15 @@ impl Log {
     /// Remembers a purge that begins now.
     fn note(&self, what: &What, forms: &[String], clock: &Clock) -> Moment {
         let forms = forms.iter().map(|form| self.hasher.hash_one(form.as_str())).collect();
+        // A target is in its forms, and is not kept twice.
+        let what = match what {
+            What::Target(host, _) => What::Target(host.clone(), String::new()),
+            other => other.clone(),
+        };
         let mut latest = self.latest.lock();
         // The time is asked here, so that they stand in its order.
         let at = clock.now();
-        latest.purges.push_back(Noted { at, what: what.clone(), forms });
+        latest.purges.push_back(Noted { at, what, forms });
         while latest.purges.len() > REMEMBERED {
             if let Some(oldest) = latest.purges.pop_front() {
                 latest.forgotten = oldest.at;
@@ -118,7 +123,7 @@ impl Log {
 impl Cache {
     /// Under which targets a response for this one may stand: by the routes' rules for queries, and by what
     /// responses have said about them.
-    fn forms_of(&self, target: &str) -> Vec<String> {
+    pub(super) fn forms_of(&self, target: &str) -> Vec<String> {
         let said = self.forms.lock();
         let mut forms: Vec<_> = [target.to_owned()].into();
         for rules in &*self.queries.lock() {

@@ -156,6 +156,8 @@ impl<'de> Deserialize<'de> for Listen {
 /// what is on its way is not stored. With `soft: true` entries become stale instead, with `dry_run: true` they are only
 /// counted. A `tag` takes out values of the key/value stores too, even with `soft`: they have nothing to be validated
 /// with. The answer: `{"entries":3,"bytes":9000,"kv":1,"soft":false,"dry_run":false}`; `kv` of the entries are such values.
+/// Variants count one by one, and so do the slices of a response of which parts are stored. A host is written with its port
+/// where that is neither 80 nor 443, a path as clients send it (`/caf%C3%A9`).
 #[derive(Debug, Clone, PartialEq, Eq, serde::Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Admin {

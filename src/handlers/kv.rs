@@ -54,7 +54,8 @@ use crate::units::{ByteSize, Network, Span};
 /// (`Authorization: Bearer …`). What is used least goes first when memory is needed.
 ///
 /// A `PUT` may name tags (`Cache-Tag`, `Surrogate-Key` or `Cache-Groups`, at most 1000 of 16 KiB in all): a purge by one
-/// of them takes the value out together with the responses that have it.
+/// of them takes the value out together with the responses that have it. `GET` does not give them back, and a `PUT`
+/// without any takes those of the value before away.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct Settings {
@@ -368,9 +369,15 @@ impl Kv {
             {
                 return (Change::Keep, Err(precondition()));
             }
-            // The memory may have shrunk since the route said how large a value may be.
+            // Its tags may weigh much, and the memory may have shrunk since the route said how large a value may be.
             if !self.store.map.fits(length, weight) {
-                return (Change::Keep, Err(Reply::text(413, "the store has no room for a value this large any more")));
+                return (
+                    Change::Keep,
+                    Err(Reply::text(
+                        413,
+                        "the store has no room for a value this large with its tags; nothing was changed",
+                    )),
+                );
             }
             (Change::Put { value, weight, expires }, Ok(there.is_none()))
         });

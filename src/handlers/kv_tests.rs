@@ -304,6 +304,46 @@ async fn values_go_by_their_tags_in_all_stores() {
 }
 
 #[tokio::test]
+async fn a_write_that_is_refused_leaves_the_tags_and_one_that_is_not_brings_its_own() {
+    let Setup { client, clock, stores } = setup("{ memory: 600KiB, max_value: 500KiB }");
+    let count = |tag: &str| stores.purge(tag, Manner { soft: false, dry_run: true }, &clock).entries;
+    let all = |wanted: [u64; 5]| {
+        assert_eq!(["t", "T", "a b", "x, y", "z"].map(count), wanted);
+    };
+    let several = "Cache-Tag: t, a b\nCache-Tag: T\nCache-Groups: \"x, y\", 5, \"t\"";
+    client.send(&format!("PUT /cache/a\n{several}"), "1").await;
+    all([1, 1, 1, 1, 0]);
+    for (refused, status) in [
+        ("PUT /cache/a\nCache-Tag: z\nIf-None-Match: *", 412),
+        ("PUT /cache/a\nCache-Tag: z\nIf-Match: \"other\"", 412),
+        ("PUT /cache/a?ttl=0\nCache-Tag: z", 400),
+        ("DELETE /cache/a\nIf-Match: \"other\"", 412),
+    ] {
+        assert_eq!(client.send(refused, "2").await.status(), status, "{refused}");
+        all([1, 1, 1, 1, 0]);
+    }
+    // It fits, but for its tags.
+    let many = (0..1000).map(|number| format!("m{number}")).collect::<Vec<_>>().join(",");
+    let long = "x".repeat(300 << 10);
+    let refused = client.send(&format!("PUT /cache/a\nCache-Tag: {many}"), &long).await;
+    assert!(refused.status() == 413 && refused.text().contains("with its tags"), "{}", refused.text());
+    all([1, 1, 1, 1, 0]);
+    for request in ["HEAD /cache/a", "GET /cache/a"] {
+        let got = client.send(request, "").await;
+        assert!(["cache-tag", "cache-groups", "surrogate-key"].iter().all(|name| got.field(name).is_empty()));
+    }
+    client.send("PUT /cache/a\nSurrogate-Key: z", "2").await;
+    all([0, 0, 0, 0, 1]);
+    // What has to go for lack of room is not listed any more.
+    client.send("PUT /cache/b", &long).await;
+    client.send("PUT /cache/c", &long).await;
+    assert_eq!(count("z"), u64::from(client.send("GET /cache/a", "").await.status() == 200));
+    client.send("PUT /cache/a", "3").await;
+    all([0; 5]);
+    assert!(stores.all()[0].1.listed.is_empty());
+}
+
+#[tokio::test]
 async fn tags_weigh_and_are_bounded() {
     let Setup { client, stores, .. } = setup("{}");
     let used = || stores.all()[0].1.usage().bytes;

@@ -6,7 +6,7 @@
 //!
 //! `deny` goes first; where there is an `allow`, only its networks come in. Others get 403. The address
 //! is the peer's, or the one that a proxy of `trust.proxies` names. A local peer that speaks for
-//! somebody else without being trusted never fits an `allow`.
+//! somebody else (`X-Forwarded-For`, `X-Real-IP`, `Via` and their like) without being trusted never fits an `allow`.
 //!
 //! On a cached route the address is looked at for each request, hits included, before the store is
 //! asked; what is stored is the same for all who come in.

@@ -1,5 +1,6 @@
 //! Under which keys this exchange's responses stand, and which of them a change takes out.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use http::header::{CONTENT_LOCATION, HOST, LOCATION};
@@ -106,8 +107,11 @@ pub fn changed<'a>(
             let names = Names::by(request, scheme, upstream, selector);
             for target in &targets {
                 for host in &hosts {
-                    let target = query.apply(target);
+                    // As it was asked for too: that is how it stands where the rules were others once.
                     take_out(&Parts { host, target: target.as_bytes(), ..names.parts() });
+                    if let Cow::Owned(form) = query.apply(target) {
+                        take_out(&Parts { host, target: form.as_bytes(), ..names.parts() });
+                    }
                 }
             }
         }

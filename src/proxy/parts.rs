@@ -333,7 +333,7 @@ async fn fetch(proxy: &Proxy, session: &Session, ctx: &Ctx, key: &CacheKey, begi
         let context = Subrequest::builder().user_ctx(Box::new(errand)).build();
         spawner.spawn_background_subrequest(session.as_ref(), context);
     }
-    let (sheet, reader) = fetch.comes(timeouts.connect + timeouts.first_byte).await?;
+    let (sheet, reader) = fetch.comes(proxy.cache, timeouts.connect + timeouts.first_byte).await?;
     // It may have been fetched for another variant, or be over by now.
     let asked = variant(&sheet.head.nominated);
     let may = sheet.head.variance == asked && reusable(&sheet, request, ctx, &proxy.clock);

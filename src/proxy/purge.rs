@@ -3,6 +3,7 @@
 use http::HeaderValue;
 use http::header::{ALLOW, CONTENT_TYPE};
 use pingora::http::RequestHeader;
+use tokio::sync::Semaphore;
 
 use super::context::Ctx;
 use super::keys::Names;
@@ -15,9 +16,13 @@ use crate::route::Route;
 
 const METHOD: &str = "PURGE";
 
+/// So many purges go on at once; the others wait, and hold no thread meanwhile.
+static TURNS: Semaphore = Semaphore::const_new(8);
+
 impl House {
     /// Takes out of the store what is meant. `None` is a purge that did not end well.
     pub async fn purge(&self, what: What, manner: Manner) -> Option<Purged> {
+        let _turn = TURNS.acquire().await.ok()?;
         let (cache, meant) = (self.cache, what.clone());
         // A large one takes its time; requests are served meanwhile.
         let purged = tokio::task::spawn_blocking(move || cache.purge(&meant, manner)).await.ok()?;

@@ -137,7 +137,7 @@ const kinds = {
         if (at >= stop) return ask('hang') ? undefined : setTimeout(() => request.socket.destroy(), 50);
         const lines = [];
         const end = Math.min(last, stop - 1, at + 65535);
-        for (let line = Math.floor(at / 10); line * 10 <= end; line += 1) lines.push(`${now}${String(line).padStart(8, '0')}\n`);
+        for (let line = Math.floor(at / 10); line * 10 <= end; line += 1) lines.push(`${now}${String(line).padStart(9 - `${now}`.length, '0')}\n`);
         const from = at % 10;
         const piece = lines.join('').slice(from, from + end - at + 1);
         at += piece.length;
@@ -146,7 +146,7 @@ const kinds = {
       }
       response.end();
     };
-    more();
+    if (ask('late')) setTimeout(more, Number(ask('late'))); else more();
   },
   // Events, until the client leaves; each says when it was sent.
   events(request, response, ask) {

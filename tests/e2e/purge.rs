@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use serde_json::Value;
 
-use crate::support::{Client, Headwall, Origin, Process, TempFile, free_port, metric, run, wait_until};
+use crate::support::{Client, Headwall, Origin, Process, Response, TempFile, free_port, metric, run, wait_until};
 
 const ROUTE: &str = "routes: [{ to: { proxy: app }, cache: {} }]";
 
@@ -142,6 +142,13 @@ fn a_url_means_what_it_meant_before_a_reload_too() {
     assert!(status == 200 && text.starts_with("{\"entries\":1,"), "{text}");
     reload(&dropping, 2.0);
     assert_eq!(get(), "headwall; fwd=uri-miss; stored");
+    // So does a write.
+    reload(&yaml("{}"), 3.0);
+    let mut client = Client::to(address);
+    client.request("POST", target, "Content-Length: 0\r\n");
+    client.response("POST").whole(200);
+    reload(&dropping, 4.0);
+    assert_eq!(get(), "headwall; fwd=uri-miss; stored");
 }
 
 #[test]
@@ -218,8 +225,22 @@ impl Drop for Over<'_> {
     }
 }
 
-/// A thousand changes at the origin, each followed by a purge or written through the proxy, while clients fill and
-/// validate, somebody else purges, and the file is reloaded: who asks afterwards gets the new version.
+/// The version that a response is of: a page, or lines of a file, of which it may be a part.
+fn version(reply: &Response, first: u64) -> u64 {
+    let (text, said) = (reply.text(), reply.field("etag").trim_matches('"').trim_start_matches('f').to_owned());
+    if let Some(page) = text.strip_prefix("page v") {
+        return page.split(' ').next().unwrap().parse().unwrap();
+    }
+    for (number, line) in text.as_bytes().chunks_exact(10).enumerate() {
+        let places = 9 - said.len();
+        let expected = format!("{said}{:0places$}\n", first as usize / 10 + number);
+        assert_eq!(line, expected.as_bytes(), "all of one version, and each byte where it belongs");
+    }
+    said.parse().unwrap()
+}
+
+/// A thousand changes at the origin, each followed by a purge or written through the proxy, while clients fill,
+/// validate and ask for parts, somebody else purges, and the file is reloaded: who asks afterwards gets the new version.
 #[test]
 fn nothing_old_is_served_after_a_purge_whatever_races_it() {
     let origin = Origin::start();
@@ -229,35 +250,52 @@ fn nothing_old_is_served_after_a_purge_whatever_races_it() {
         format!(
             "threads: 2\nlisten: [\"{address}\"]\nadmin: {{ listen: \"{admin}\" }}\n\
              upstreams: {{ app: {{ servers: [\"127.0.0.1:{}\"] }} }}\n\
-             routes: [{{ to: {{ proxy: app }}, cache: {{ stale_if_error: {number}s }} }}]",
+             routes:\n\
+             - {{ match: {{ prefix: /file/sliced }}, to: {{ proxy: app }}, cache: {{ slice: 64KiB }} }}\n\
+             - {{ to: {{ proxy: app }}, cache: {{ stale_if_error: {number}s }} }}",
             origin.port
         )
     };
     let file = TempFile::new("race.yaml", &yaml(1));
     let proxy = Process::start(&["run", "--config", file.path()]).ready(port);
-    let send = |method: &str, target: &str| {
+    let write = |target: &str| {
         let mut client = Client::to(address);
-        client.request(method, target, if method == "POST" { "Content-Length: 0\r\n" } else { "" });
-        let text = client.response(method).whole(200).text();
-        text.trim_start_matches("page v").split(' ').next().unwrap().parse::<u64>().unwrap()
+        client.request("POST", target, "Content-Length: 0\r\n");
+        client.response("POST").whole(200)
+    };
+    let done = AtomicBool::new(false);
+    // Of a file now all, now a part: in one slice, or over two.
+    let get = |target: &str, turn: usize| {
+        let mut client = Client::to(address);
+        let part = [Some((0, 99)), Some((1000, 70_999)), None, Some((80_000, 80_099))][turn % 4];
+        let part = part.filter(|_| target.starts_with("/file"));
+        let range = part.map_or_else(String::new, |(first, last)| format!("Range: bytes={first}-{last}\r\n"));
+        client.request("GET", target, &range);
+        let reply = client.response("GET");
+        assert_eq!(reply.status, if part.is_some() { 206 } else { 200 });
+        let version = version(&reply, part.map_or(0, |(first, _)| first));
+        // Who gets one slice, and then there is another version, is cut off.
+        assert!(reply.complete || target.starts_with("/file/sliced"));
+        version
     };
     let targets = [
         "/page?late=2&h.Cache-Control=max-age=600&h.Cache-Tag=t&n=1",
         "/page?late=2&h.Cache-Control=max-age=600&h.Cache-Tag=t&n=2&etag=1",
         "/page?late=2&h.Cache-Control=max-age=600&h.Cache-Tag=t&n=3&etag=1&h.Vary=X-V",
+        "/file?size=100000&late=2&h.Cache-Control=max-age=600&h.Cache-Tag=t",
+        "/file/sliced?size=100000&late=2&h.Cache-Control=max-age=600&h.Cache-Tag=t",
     ];
-    let done = AtomicBool::new(false);
     let mut old = Vec::new();
     std::thread::scope(|scope| {
         let _over = Over(&done);
         for number in 0..2 {
-            let (done, send) = (&done, &send);
+            let (done, get) = (&done, &get);
             scope.spawn(move || {
                 for (turn, target) in targets.iter().cycle().skip(number).enumerate() {
                     if done.load(Relaxed) {
                         return;
                     }
-                    send("GET", target);
+                    get(target, turn / targets.len() + number);
                     if turn % 4 == number {
                         assert_eq!(ask(admin, "{\"tag\": \"t\", \"soft\": true}").0, 200);
                     }
@@ -273,19 +311,23 @@ fn nothing_old_is_served_after_a_purge_whatever_races_it() {
             let content = match round % 7 {
                 0 => "{\"tag\": \"t\"}".into(),
                 1 => format!("{{\"url\": \"{target}\"}}"),
-                2 => "{\"prefix\": \"/page?\"}".into(),
+                2 => format!("{{\"prefix\": \"{}\"}}", &target[..5]),
                 3 => "{\"all\": true}".into(),
                 4 => "{\"tag\": \"t\", \"soft\": true}".into(),
                 5 => format!("{{\"url\": \"http://site.test{target}\", \"soft\": true}}"),
                 _ => String::new(),
             };
-            // Each POST makes a new version; one to elsewhere invalidates nothing by itself.
-            let made = send("POST", if content.is_empty() { target } else { "/page/elsewhere" });
+            // Each POST to a page makes a new version; one to elsewhere invalidates nothing by itself.
+            let page = content.is_empty() && target.starts_with("/page");
+            let made = version(&write(if page { target } else { "/page/elsewhere" }), 0);
+            if content.is_empty() && !page {
+                write(target);
+            }
             if !content.is_empty() {
                 let (status, text) = ask(admin, &content);
                 assert_eq!(status, 200, "{text}");
             }
-            let now = send("GET", target);
+            let now = get(target, round / targets.len());
             if now < made {
                 old.push(format!("round {round}, {content}: {now} after {made}"));
             }
@@ -394,6 +436,8 @@ fn clients_of_named_networks_purge_their_target() {
          - match: { prefix: /none/ }\n  to: { proxy: app }\n  cache: {}\n\
          - match: { prefix: /behind/, methods: [PURGE] }\n  to: { proxy: app }\n\
          - match: { prefix: /behind/ }\n  to: { proxy: app }\n\
+         - match: { prefix: /limited/ }\n  to: { proxy: app }\n  cache: { purge: { allow: [127.0.0.0/8] } }\n  \
+           plugins: [{ rate_limit: { requests: 1, per: 1h } }]\n\
          - to: { proxy: app }\n  cache: { purge: { allow: [127.0.0.0/8] }, key: { query: { drop: [utm] } } }\n  \
            plugins: [{ rewrite: { rules: [{ from: ^/old$, to: /page }] } }]\n",
     );
@@ -417,8 +461,27 @@ fn clients_of_named_networks_purge_their_target() {
         let next = proxy.ask("GET", &target, "X-V: 2\r\n");
         assert_eq!(next.cache().contains("hit"), entries == 0, "{asked} on {host}: {}", next.cache());
     }
-    assert_eq!(purge(&target, "X-Forwarded-For: 127.0.0.1\r\n").whole(403).cache(), "headwall; detail=purge");
+    for field in ["X-Forwarded-For: 127.0.0.1", "X-Real-IP: 127.0.0.1", "Via: 1.1 proxy", "X-Forwarded-Proto: http"] {
+        let refused = purge(&target, &format!("{field}\r\n")).whole(403);
+        assert_eq!(refused.cache(), "headwall; detail=purge", "{field}");
+    }
+    let mut client = proxy.client();
+    client.send(&format!(
+        "PURGE {target} HTTP/1.1\r\nHost: site.test\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"
+    ));
+    assert_eq!(client.response("PURGE").status, 400);
     assert!(proxy.ask("GET", &target, "X-V: 2\r\n").cache().contains("hit"), "nothing was purged");
+    // Several on one connection, one without a condition that would hold, and one with content.
+    let mut client = proxy.client();
+    for fields in ["", "If-Match: \"none\"\r\nRange: bytes=0-1\r\n"] {
+        client.send(&format!("PURGE {target} HTTP/1.1\r\nHost: site.test\r\n{fields}\r\n"));
+    }
+    client.send(&format!("PURGE {target} HTTP/1.1\r\nHost: site.test\r\nContent-Length: 3\r\n\r\nall"));
+    for entries in [2, 0, 0] {
+        let reply = client.response("PURGE").whole(200);
+        assert!(reply.text().starts_with(&format!("{{\"entries\":{entries},")), "{}", reply.text());
+    }
+    assert_eq!((purge("/limited/a", "").status, purge("/limited/a", "").status), (200, 429), "plugins come before");
     assert_eq!(purge("/far/a", "").status, 403);
     let refused = purge("/none/a", "").whole(405);
     assert!(refused.field("allow").starts_with("GET, HEAD"));
