@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::HeaderName;
-use pingora::cache::key::HashBinary;
+use pingora::cache::key::{CacheHashKey, HashBinary};
 use pingora::cache::storage::Storage;
 use pingora::cache::trace::{Span, SpanHandle};
 use pingora::cache::{CacheKey, CacheMeta};
@@ -161,4 +161,52 @@ async fn who_waits_for_a_slice_gets_none_from_before_a_purge() {
         drop(taking);
         assert_eq!(cache.usage().entries, if purged { 0 } else { 2 });
     }
+}
+
+/// Each of these was asked for before a purge, and comes to the store at another moment after it.
+#[tokio::test]
+async fn what_was_asked_for_before_a_purge_does_not_get_in_by_any_way() {
+    let (cache, clock) = cache(1 << 20);
+    let (key, patience) = (key(cache, 1), Duration::from_secs(60));
+    let purge = || cache.purge(&What::Tag("all".into()), Manner::default());
+    let piece = || Bytes::from(vec![0; SLICE as usize]);
+
+    let before = meta(cache, &clock, 1);
+    purge();
+    let writer = cache.get_miss_handler(&key, &before, &nobody()).await.unwrap();
+    assert!(cache.lookup(&key, &nobody()).await.unwrap().is_none(), "nobody joins it");
+    writer.finish().await.unwrap();
+    assert_eq!(cache.usage().entries, 0, "a whole whose head comes after it");
+
+    // What has lost its place meanwhile cannot be found there.
+    let before = meta(cache, &clock, 1);
+    let writer = cache.get_miss_handler(&key, &before, &nobody()).await.unwrap();
+    cache.map.remove(key.combined_bin(), clock.now());
+    purge();
+    writer.finish().await.unwrap();
+    assert_eq!(cache.usage().entries, 0, "a whole that was evicted before it");
+
+    let part = Part::of(0, SLICE - 1, LENGTH).unwrap();
+    let response = response(206, 1);
+    let arrived = || Arrived { response: &response, part, life: life(&clock), slice: SLICE, conditional: false };
+    let before = arrived();
+    purge();
+    assert!(cache.open(&key, no_variant, &before).is_none(), "a part whose head comes after it");
+
+    let (_, lead) = cache.fetch(&key, no_variant, 0, SLICE).unwrap();
+    let before = arrived();
+    let sheet = cache.open(&key, no_variant, &before).unwrap();
+    let mut taking = cache.take_part(sheet, &part, before.life.asked, patience, lead);
+    assert!(cache.fetch(&key, no_variant, 0, SLICE).unwrap().1.is_none(), "who comes now joins");
+    purge();
+    let (_, lead) = cache.fetch(&key, no_variant, 0, SLICE).unwrap();
+    assert!(lead.is_some(), "who comes after it does not");
+    taking.write(piece());
+    drop((taking, lead));
+    assert_eq!(cache.usage().entries, 0, "a slice whose content comes after it");
+
+    let after = arrived();
+    let sheet = cache.open(&key, no_variant, &after).unwrap();
+    cache.take_part(sheet, &part, after.life.asked, patience, None).write(piece());
+    assert_eq!(cache.usage().entries, 2, "and what is asked for after it, does");
 }
