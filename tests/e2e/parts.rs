@@ -178,14 +178,6 @@ fn parts_go_when_the_target_changes_or_is_purged_and_stale_ones_are_validated_by
         let fields = "Range: bytes=0-9\r\nCache-Control: only-if-cached\r\n";
         proxy.ask("GET", &target, fields).status == 206
     };
-    let purge = |proxy: &Headwall, content: &str| {
-        let mut client = Client::to(proxy.admin);
-        client.send(&format!(
-            "POST /purge HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{content}",
-            content.len()
-        ));
-        client.response("POST").whole(200).text()
-    };
     range(&proxy, &target, "0-99").whole(206);
     assert!(there(&proxy));
     proxy.put("POST", &target, "", b"").whole(200);
@@ -193,11 +185,11 @@ fn parts_go_when_the_target_changes_or_is_purged_and_stale_ones_are_validated_by
     for what in ["\"tag\": \"t\"", "\"all\": true", "\"prefix\": \"/file\""] {
         range(&proxy, &target, "0-99").whole(206);
         assert!(there(&proxy));
-        purge(&proxy, &format!("{{{what}}}"));
+        proxy.purge(&format!("{{{what}}}"));
         assert!(!there(&proxy), "{what}");
     }
     range(&proxy, &target, "0-99").whole(206);
-    purge(&proxy, "{\"tag\": \"t\", \"soft\": true}");
+    proxy.purge("{\"tag\": \"t\", \"soft\": true}");
     assert!(!there(&proxy), "stale from now on");
     range(&proxy, &target, "100-109").whole(206);
     assert!(there(&proxy), "another part with the same validator says that it is still true");
@@ -460,11 +452,7 @@ fn whatever_happens_to_the_sheet_an_answer_goes_on_while_the_bytes_are_the_same(
         assert_eq!(client.head().status, 206);
         match change {
             "POST" => assert_eq!(proxy.put("POST", &target, "", b"").status, 200),
-            "purge" => {
-                let mut admin = Client::to(proxy.admin);
-                admin.send("POST /purge HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\nContent-Type: application/json\r\nContent-Length: 12\r\n\r\n{\"all\":true}");
-                assert_eq!(admin.response("POST").status, 200);
-            }
+            "purge" => drop(proxy.purge("{\"all\": true}")),
             _ => proxy.clock.advance(Duration::from_secs(61)),
         }
         let came = client.take(size as usize);
@@ -546,11 +534,7 @@ fn who_asks_after_a_change_does_not_join_what_was_asked_for_before() {
             proxy.put("POST", "/page", "", b"").whole(200);
             match change {
                 "POST" => assert_eq!(proxy.put("POST", &target, "", b"").status, 200),
-                _ => {
-                    let mut admin = Client::to(proxy.admin);
-                    admin.send("POST /purge HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\nContent-Type: application/json\r\nContent-Length: 12\r\n\r\n{\"all\":true}");
-                    assert_eq!(admin.response("POST").status, 200);
-                }
+                _ => drop(proxy.purge("{\"all\": true}")),
             }
             let after = range(&proxy, &target, "0-9").whole(206).text();
             assert_ne!(after, version, "{change}, known before: {known}");

@@ -5,26 +5,13 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use serde_json::Value;
 
-use crate::support::{Client, Headwall, Origin, Process, Response, TempFile, free_port, metric, run, wait_until};
+use crate::support::{self, Client, Headwall, Origin, Process, Response, TempFile, free_port, metric, run, wait_until};
 
 const ROUTE: &str = "routes: [{ to: { proxy: app }, cache: {} }]";
 
-/// Asks for a purge; status and answer.
-fn ask(admin: SocketAddr, content: &str) -> (u16, String) {
-    let mut client = Client::to(admin);
-    client.send(&format!(
-        "POST /purge HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{content}",
-        content.len()
-    ));
-    let reply = client.response("POST");
-    (reply.status, reply.text())
-}
-
 /// How many entries a purge has found.
 fn purge(proxy: &Headwall, content: &str) -> u64 {
-    let (status, text) = ask(proxy.admin, content);
-    assert_eq!(status, 200, "{text}");
-    serde_json::from_str::<Value>(&text).unwrap()["entries"].as_u64().unwrap()
+    serde_json::from_str::<Value>(&proxy.purge(content)).unwrap()["entries"].as_u64().unwrap()
 }
 
 #[test]
@@ -138,7 +125,7 @@ fn a_url_means_what_it_meant_before_a_reload_too() {
     };
     assert_eq!(get(), "headwall; fwd=uri-miss; stored");
     reload(&yaml("{}"), 1.0);
-    let (status, text) = ask(admin, &format!("{{\"url\": \"http://site.test{target}\"}}"));
+    let (status, text) = support::purge(admin, &format!("{{\"url\": \"http://site.test{target}\"}}"));
     assert!(status == 200 && text.starts_with("{\"entries\":1,"), "{text}");
     reload(&dropping, 2.0);
     assert_eq!(get(), "headwall; fwd=uri-miss; stored");
@@ -297,7 +284,7 @@ fn nothing_old_is_served_after_a_purge_whatever_races_it() {
                     }
                     get(target, turn / targets.len() + number);
                     if turn % 4 == number {
-                        assert_eq!(ask(admin, "{\"tag\": \"t\", \"soft\": true}").0, 200);
+                        assert_eq!(support::purge(admin, "{\"tag\": \"t\", \"soft\": true}").0, 200);
                     }
                 }
             });
@@ -324,7 +311,7 @@ fn nothing_old_is_served_after_a_purge_whatever_races_it() {
                 write(target);
             }
             if !content.is_empty() {
-                let (status, text) = ask(admin, &content);
+                let (status, text) = support::purge(admin, &content);
                 assert_eq!(status, 200, "{text}");
             }
             let now = get(target, round / targets.len());
@@ -341,7 +328,7 @@ fn a_purge_that_is_none_says_what_one_is() {
     let origin = Origin::start();
     let proxy = Headwall::before(&origin, ROUTE);
     for content in ["", "{}", "{\"tag\": \"a\", \"all\": true}", "{\"tags\": \"a\"}", "{\"url\": \"x\"}"] {
-        let (status, text) = ask(proxy.admin, content);
+        let (status, text) = support::purge(proxy.admin, content);
         assert!(status == 400 && text.contains("shop.example.com"), "{content}: {status} {text}");
     }
     let mut client = Client::to(proxy.admin);
@@ -405,7 +392,7 @@ fn values_of_the_store_go_with_the_responses_of_their_tag() {
         ("{\"tag\": \"t\"}", "{\"entries\":2,"),
         ("{\"all\": true}", "{\"entries\":0,"),
     ] {
-        let (status, text) = ask(proxy.admin, content);
+        let (status, text) = support::purge(proxy.admin, content);
         assert!(status == 200 && text.starts_with(expected), "{content}: {text}");
         assert_eq!(text.contains("\"kv\":1,"), content.contains("tag"), "{content}: {text}");
     }

@@ -174,10 +174,28 @@ impl Headwall {
         client.response(method)
     }
 
+    /// What the admin listener says to a purge.
+    pub fn purge(&self, content: &str) -> String {
+        let (status, text) = purge(self.admin, content);
+        assert_eq!(status, 200, "{text}");
+        text
+    }
+
     /// A number from the metrics; the name with its labels.
     pub fn metric(&self, name: &str) -> f64 {
         metric(self.admin, name)
     }
+}
+
+/// Asks the admin listener there for a purge; status and answer.
+pub fn purge(admin: SocketAddr, content: &str) -> (u16, String) {
+    let mut client = Client::to(admin);
+    client.send(&format!(
+        "POST /purge HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{content}",
+        content.len()
+    ));
+    let reply = client.response("POST");
+    (reply.status, reply.text())
 }
 
 /// A number from the metrics of the admin listener there.
