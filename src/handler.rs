@@ -66,8 +66,10 @@ impl Reply {
 pub enum Unread {
     /// There is more than was asked for.
     TooLong,
-    /// The client broke off or was too slow.
+    /// The client broke off.
     Broken,
+    /// The client was too slow.
+    TooSlow,
     /// A plugin refused it, with this status.
     Refused(u16),
 }

@@ -27,6 +27,7 @@ pub mod passwords;
 pub mod plugin;
 pub mod plugins;
 pub mod proxy;
+pub mod refusals;
 pub mod reload;
 pub mod route;
 pub mod secret;
@@ -37,6 +38,7 @@ pub mod units;
 pub mod upstream;
 
 mod cli;
+mod descriptors;
 mod explain;
 mod operator;
 mod probe;

@@ -1,68 +1,29 @@
-//! Binds, accepts, and counts what is open.
+//! Binds, accepts, and says how many may come in.
 //!
 //! Our own loop instead of the engine's server: a taken port is known at once, and
 //! on the way out idle connections close immediately while running exchanges finish.
 
+pub mod places;
+
 use std::cell::Cell;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::*};
 use std::time::Duration;
 
 use pingora::apps::ServerApp;
 use pingora::protocols::Stream;
 use tokio::net::TcpListener;
-use tokio::sync::{Notify, watch};
+use tokio::sync::watch;
 
 use crate::cache::storage::FILLING;
-use crate::connection::Watched;
+use crate::connection::{Bounds, Watched};
 use crate::metrics::Metrics;
+use crate::refusals::Refusals;
+use places::{Most, Places};
 
-/// Connections that are open, and a word when the last one closes.
-#[derive(Default)]
-pub struct Open {
-    count: AtomicUsize,
-    none_left: Notify,
-}
-
-impl Open {
-    fn enter(self: &Arc<Self>, metrics: Arc<Metrics>) -> Guard {
-        self.count.fetch_add(1, AcqRel);
-        metrics.connections_accepted.inc();
-        metrics.connections.inc();
-        Guard(self.clone(), metrics)
-    }
-
-    /// Waits until nothing is open.
-    pub async fn drained(&self) {
-        loop {
-            let none_left = self.none_left.notified();
-            tokio::pin!(none_left);
-            none_left.as_mut().enable();
-            if self.count.load(Acquire) == 0 {
-                return;
-            }
-            none_left.await;
-        }
-    }
-
-    /// How many are open.
-    pub fn count(&self) -> usize {
-        self.count.load(Acquire)
-    }
-}
-
-struct Guard(Arc<Open>, Arc<Metrics>);
-
-impl Drop for Guard {
-    fn drop(&mut self) {
-        self.1.connections.dec();
-        if self.0.count.fetch_sub(1, AcqRel) == 1 {
-            self.0.none_left.notify_waiters();
-        }
-    }
-}
+/// How long to wait before the next try where accepting fails, if no connection closes meanwhile.
+const AGAIN: Duration = Duration::from_millis(100);
 
 /// Takes an address, so that it is known at once whether it is free.
 pub fn bind(address: SocketAddr) -> io::Result<std::net::TcpListener> {
@@ -75,16 +36,45 @@ pub fn bind(address: SocketAddr) -> io::Result<std::net::TcpListener> {
     Ok(socket.into())
 }
 
+/// What counts for a client that comes now: how many may be there, and what its connection is held to.
+pub type Terms = dyn Fn(IpAddr) -> (Most, Bounds) + Send + Sync;
+
+/// A door for clients; clones are the same door, for another address.
+pub struct Door<A> {
+    /// Who serves them.
+    pub app: Arc<A>,
+    /// Who is there.
+    pub places: Arc<Places>,
+    /// How many may be.
+    pub terms: Arc<Terms>,
+    /// Who may not.
+    pub refusals: Arc<Refusals>,
+    /// Counters.
+    pub metrics: Arc<Metrics>,
+    /// When to stop.
+    pub stop: watch::Receiver<bool>,
+}
+
+impl<A> Clone for Door<A> {
+    fn clone(&self) -> Self {
+        Door {
+            app: self.app.clone(),
+            places: self.places.clone(),
+            terms: self.terms.clone(),
+            refusals: self.refusals.clone(),
+            metrics: self.metrics.clone(),
+            stop: self.stop.clone(),
+        }
+    }
+}
+
 /// Accepts until told to stop; each connection is served by a task of its own.
 pub async fn serve<A: ServerApp + Send + Sync + 'static>(
     listener: std::net::TcpListener,
-    app: Arc<A>,
-    stop: watch::Receiver<bool>,
-    open: Arc<Open>,
-    metrics: Arc<Metrics>,
+    door: Door<A>,
 ) -> io::Result<()> {
     let listener = TcpListener::from_std(listener)?;
-    let mut stopping = stop.clone();
+    let mut stopping = door.stop.clone();
     loop {
         let accepted = tokio::select! {
             biased;
@@ -96,22 +86,39 @@ pub async fn serve<A: ServerApp + Send + Sync + 'static>(
             Err(error) => {
                 // Out of descriptors, most likely: those who are connected are served on, and
                 // whoever waits is taken as soon as one of them leaves.
-                tracing::warn!(%error, "cannot accept");
-                tokio::time::sleep(Duration::from_millis(100)).await;
+                door.refusals.accept(&error);
+                tokio::select! {
+                    () = door.places.one_left() => {}
+                    () = tokio::time::sleep(AGAIN) => {}
+                }
+                continue;
+            }
+        };
+        let (most, bounds) = (door.terms)(peer.ip());
+        let place = match door.places.take(peer.ip(), most, door.metrics.clone()) {
+            Ok(place) => place,
+            Err(full) => {
+                // Nothing of it stays behind, not even a port that waits.
+                let _ = socket2::SockRef::from(&tcp).set_linger(Some(Duration::ZERO));
+                door.refusals.connection(full.reason(), peer.ip());
                 continue;
             }
         };
         let _ = tcp.set_nodelay(true);
-        let (app, stop, guard) = (app.clone(), stop.clone(), open.enter(metrics.clone()));
+        let (app, stop, refusals) = (door.app.clone(), door.stop.clone(), door.refusals.clone());
         tokio::spawn(async move {
-            let stream: Stream = Box::new(Watched::new(tcp, peer));
-            FILLING.scope(Cell::new(false), connection(app, stream, stop)).await;
-            drop(guard);
+            let watched = Watched::new(tcp, peer, bounds);
+            let connection = watched.connection().clone();
+            FILLING.scope(Cell::new(false), serve_one(app, Box::new(watched), stop)).await;
+            if let Some(cut) = connection.cut() {
+                refusals.request(cut.reason(), peer.ip());
+            }
+            drop(place);
         });
     }
 }
 
-async fn connection<A: ServerApp + Send + Sync + 'static>(app: Arc<A>, stream: Stream, stop: watch::Receiver<bool>) {
+async fn serve_one<A: ServerApp + Send + Sync + 'static>(app: Arc<A>, stream: Stream, stop: watch::Receiver<bool>) {
     let mut next = Some(stream);
     while let Some(stream) = next {
         next = app.process_new(stream, &stop).await;

@@ -43,7 +43,9 @@ pub struct Metrics {
     pub connections_accepted: Counter,
     /// Connections open.
     pub connections: Gauge,
-    /// Requests refused by the guard.
+    /// Connections refused because there were too many, by the setting that says so.
+    pub connections_refused: CounterVec,
+    /// Requests refused by the guard, and connections that ended because of how they were used.
     pub refused: CounterVec,
     /// Responses that were not stored, by the rule that decided.
     pub not_stored: CounterVec,
@@ -159,6 +161,11 @@ impl Metrics {
             received_bytes: counter("received_bytes_total", "Content bytes received from clients.")?,
             connections_accepted: counter("connections_accepted_total", "Connections accepted.")?,
             connections: gauge("connections", "Connections open.")?,
+            connections_refused: labelled(
+                "connections_refused_total",
+                "Connections refused because there were too many, by the setting that says so.",
+                &["reason"],
+            )?,
             refused: labelled("refused_total", "Requests refused, by reason.", &["reason"])?,
             not_stored: labelled("not_stored_total", "Responses not stored, by the rule that decided.", &["rule"])?,
             waits: counter("waits_total", "Requests that waited for another's response to the same question.")?,

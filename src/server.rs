@@ -1,6 +1,6 @@
 //! Configuration in, running server out; signals, draining, the end.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::*};
 use std::time::Duration;
@@ -18,13 +18,18 @@ use crate::cache::Cache;
 use crate::clock::Clock;
 use crate::config::Lasting;
 use crate::config::{self, Plan};
-use crate::listener::{self, Open};
+use crate::connection::Bounds;
+use crate::descriptors;
+use crate::fields::forwarded::canonical;
+use crate::listener::places::{Most, Places};
+use crate::listener::{self, Door};
 use crate::metrics::Metrics;
 use crate::proxy::{House, Proxy, Snapshot};
+use crate::refusals::Refusals;
 use crate::reload::{Load, Reloader};
 
-/// Requests on one connection; then it is closed, which frees what piled up for it.
-const REQUESTS_PER_CONNECTION: u32 = 10_000;
+/// Connections of operators; far more than anybody needs who looks and purges.
+const OPERATORS: usize = 32;
 /// Unused connections to servers that are kept, for each of them.
 const POOL: usize = 512;
 /// How often memory of what has expired is given back.
@@ -67,6 +72,8 @@ pub struct Server {
     listeners: Vec<std::net::TcpListener>,
     admin: Option<std::net::TcpListener>,
     load: Option<Arc<Load>>,
+    /// Connections of clients that there are descriptors for.
+    room: usize,
 }
 
 fn take(address: SocketAddr) -> Result<std::net::TcpListener, Error> {
@@ -97,6 +104,7 @@ impl Server {
             Signals::new()?
         };
         let metrics = Arc::new(Metrics::new()?);
+        let room = room(plan.settings.limits.connections);
         let listeners = plan.settings.listen.iter().map(|listen| take(listen.bind)).collect::<Result<_, _>>()?;
         let admin = plan.settings.admin.as_ref().map(|admin| take(admin.listen.bind)).transpose()?;
         let log = plan.settings.log.access.as_ref().map(|settings| {
@@ -108,12 +116,13 @@ impl Server {
         let proxy = Proxy::new(House {
             cache: Cache::leak(plan.limits, clock.clone()),
             snapshot: Snapshot::new(plan, log, &metrics).into(),
+            refusals: Arc::new(Refusals::new(metrics.clone(), clock.clone())),
             clock,
             metrics,
             draining: AtomicBool::new(false),
         });
         proxy.cache.learn(proxy.snapshot.load().plan.queries());
-        Ok(Server { runtime, signals, proxy, lasting, listeners, admin, load: None })
+        Ok(Server { runtime, signals, proxy, lasting, listeners, admin, load: None, room })
     }
 
     /// On SIGHUP, loads the configuration like this and takes it over.
@@ -139,8 +148,8 @@ impl Server {
 
     /// Serves until told by a signal, or until `stop` is ready; then drains.
     pub fn run_until(self, stop: impl Future<Output = ()> + Send) -> Result<(), Error> {
-        let Server { runtime, signals, proxy, lasting, listeners, admin, load } = self;
-        let house = Serving { proxy, lasting, load, signals };
+        let Server { runtime, signals, proxy, lasting, listeners, admin, load, room } = self;
+        let house = Serving { proxy, lasting, load, signals, room };
         let result = runtime.block_on(house.serve(listeners, admin, stop));
         // What is left is cut: the time to finish is over.
         runtime.shutdown_timeout(Duration::from_millis(100));
@@ -154,6 +163,7 @@ struct Serving {
     lasting: Arc<Lasting>,
     load: Option<Arc<Load>>,
     signals: Signals,
+    room: usize,
 }
 
 impl Serving {
@@ -165,20 +175,22 @@ impl Serving {
     ) -> Result<(), Error> {
         tokio::pin!(told);
         let (stop, stopped) = watch::channel(false);
-        let open = Arc::new(Open::default());
-        let admin_open = Arc::new(Open::default());
+        let places = Arc::new(Places::default());
         let snapshot = self.proxy.snapshot.load_full();
         snapshot.plan.upstreams.iter().for_each(|upstream| upstream.start(&[]));
         let app = Arc::new(app(self.proxy.clone()));
+        let (proxy, room) = (self.proxy.clone(), self.room);
+        let door = Door {
+            app: app.clone(),
+            places: places.clone(),
+            terms: Arc::new(move |peer| terms(&proxy.snapshot.load().plan, peer, room)),
+            refusals: self.proxy.refusals.clone(),
+            metrics: self.proxy.metrics.clone(),
+            stop: stopped,
+        };
         for listener in listeners {
             let address = listener.local_addr()?;
-            tokio::spawn(listener::serve(
-                listener,
-                app.clone(),
-                stopped.clone(),
-                open.clone(),
-                self.proxy.metrics.clone(),
-            ));
+            tokio::spawn(listener::serve(listener, door.clone()));
             tracing::info!(%address, "listening");
         }
         // The operator's listener stays while the others drain: that is when it is asked.
@@ -186,9 +198,18 @@ impl Serving {
         if let Some(listener) = admin {
             let address = listener.local_addr()?;
             let admin = Admin { proxy: self.proxy.clone(), lasting: self.lasting.clone() };
-            let app = Arc::new(HttpServer::new_app(admin));
-            let metrics = Arc::new(Metrics::new()?);
-            tokio::spawn(listener::serve(listener, app, admin_stopped, admin_open, metrics));
+            let proxy = self.proxy.clone();
+            let most = Most { all: OPERATORS, of_network: None };
+            let door = Door {
+                app: Arc::new(HttpServer::new_app(admin)),
+                places: Arc::default(),
+                terms: Arc::new(move |_| (most, proxy.snapshot.load().plan.bounds)),
+                refusals: self.proxy.refusals.clone(),
+                // What clients do is counted; operators are none.
+                metrics: Arc::new(Metrics::new()?),
+                stop: admin_stopped,
+            };
+            tokio::spawn(listener::serve(listener, door));
             tracing::info!(%address, "listening for operators");
         }
         tokio::spawn(sweep(self.proxy.clone(), self.lasting.clone()));
@@ -211,7 +232,7 @@ impl Serving {
             }
         }
         reloader.abort();
-        self.drain(&stop, &app, &open).await;
+        self.drain(&stop, &app, &places).await;
         let _ = stop_admin.send(true);
         if let Some(log) = &self.proxy.snapshot.load().log {
             log.close();
@@ -219,7 +240,7 @@ impl Serving {
         Ok(())
     }
 
-    async fn drain(&mut self, stop: &watch::Sender<bool>, app: &HttpProxy<Proxy>, open: &Open) {
+    async fn drain(&mut self, stop: &watch::Sender<bool>, app: &HttpProxy<Proxy>, open: &Places) {
         let limit = self.proxy.snapshot.load().plan.settings.shutdown.drain.0;
         self.proxy.draining.store(true, Release);
         let _ = stop.send(true);
@@ -233,6 +254,30 @@ impl Serving {
     }
 }
 
+/// How many connections of clients there are descriptors for; said when that is fewer than there may be.
+fn room(connections: u32) -> usize {
+    let limit = descriptors::raise();
+    let room = descriptors::room(limit);
+    if room < connections as usize {
+        tracing::warn!(
+            limit,
+            connections = room,
+            "the limit of file descriptors leaves room for fewer connections than `limits.connections` ({connections}) says; raise it (LimitNOFILE, ulimit -n)"
+        );
+    }
+    room
+}
+
+/// What counts for a client that comes now.
+fn terms(plan: &Plan, peer: IpAddr, room: usize) -> (Most, Bounds) {
+    let limits = &plan.settings.limits;
+    let peer = canonical(peer);
+    // A proxy of ours speaks for many.
+    let ours = peer.is_loopback() || plan.trusted.iter().any(|network| network.0.contains(&peer));
+    let of_network = (!ours).then_some(limits.connections_per_network);
+    (Most { all: room.min(limits.connections as usize), of_network }, plan.bounds)
+}
+
 fn app(proxy: Proxy) -> HttpProxy<Proxy> {
     // How often a request is sent again is decided by the proxy's callbacks; eight times is the end of it.
     let conf = ServerConf { upstream_keepalive_pool_size: POOL, max_retries: 8, ..ServerConf::default() };
@@ -240,7 +285,6 @@ fn app(proxy: Proxy) -> HttpProxy<Proxy> {
     let mut options = HttpServerOptions::default();
     // Our 405 for CONNECT carries our fields; the engine's own would not.
     options.allow_connect_method_proxying = true;
-    options.keepalive_request_limit = Some(REQUESTS_PER_CONNECTION);
     app.server_options = Some(options);
     app
 }

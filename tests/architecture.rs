@@ -7,6 +7,7 @@ use std::path::Path;
 /// From the ground up; modules on one line do not know each other.
 const FLOORS: &[&[&str]] = &[
     &["units", "secret", "catch", "filter", "clock", "metrics", "terminal"],
+    &["refusals"],
     &["fields"],
     &["memory", "coding"],
     &["passwords"],
@@ -22,7 +23,7 @@ const FLOORS: &[&[&str]] = &[
     &["access_log"],
     &["proxy"],
     &["admin"],
-    &["listener", "reload"],
+    &["listener", "reload", "descriptors"],
     &["server"],
     &["explain", "operator", "replay", "probe"],
     &["testing", "cli"],

@@ -14,6 +14,7 @@ use pingora::protocols::http::ServerSession;
 
 use crate::cache::purge::{Purged, What};
 use crate::config::Lasting;
+use crate::connection::{Phase, Watched};
 use crate::fields::authority::without_port;
 use crate::proxy::Proxy;
 
@@ -28,6 +29,10 @@ pub struct Admin {
 fn answer(status: u16, kind: &str, text: String) -> Response<Vec<u8>> {
     let response = Response::builder().status(status).header(CONTENT_TYPE, kind).header(CONTENT_LENGTH, text.len());
     response.body(text.into_bytes()).unwrap_or_default()
+}
+
+fn expired(session: &ServerSession) -> Option<Phase> {
+    Watched::below(session)?.connection().expired()
 }
 
 impl Admin {
@@ -75,6 +80,9 @@ impl Admin {
                 Ok(Some(piece)) if content.len() + piece.len() <= purge::LONGEST => content.extend_from_slice(&piece),
                 Ok(Some(_)) => return answer(413, "text/plain", "a purge is shorter\n".into()),
                 Ok(None) => break,
+                Err(_) if expired(session) == Some(Phase::Content) => {
+                    return answer(408, "text/plain", "the content came too slowly\n".into());
+                }
                 Err(_) => return answer(400, "text/plain", "the content did not arrive whole\n".into()),
             }
         }
@@ -133,6 +141,24 @@ impl Admin {
 #[async_trait]
 impl ServeHttp for Admin {
     async fn response(&self, session: &mut ServerSession) -> Response<Vec<u8>> {
+        let connection = Watched::below(session).map(|watched| watched.connection().clone());
+        let Some(connection) = connection else { return self.answer(session).await };
+        // Held to what clients are held to.
+        connection.head_here(self.proxy.snapshot.load().plan.bounds);
+        if !session.is_body_empty() {
+            connection.await_content();
+        }
+        let answer = self.answer(session).await;
+        if session.is_body_done() {
+            connection.content_over();
+        }
+        connection.exchange_over();
+        answer
+    }
+}
+
+impl Admin {
+    async fn answer(&self, session: &mut ServerSession) -> Response<Vec<u8>> {
         let request = session.req_header();
         let path = request.raw_path().split(|byte| *byte == b'?').next().unwrap_or_default();
         if path != b"/health"

@@ -39,6 +39,7 @@ impl<'a> Compiler<'a> {
     pub(super) fn compile(mut self, file: &str, settings: Settings) -> Result<Plan, Error> {
         self.check_listeners(&settings);
         let admin_token = self.admin_token(&settings);
+        let bounds = self.bounds(&settings.limits);
         let limits = self.limits(&settings.cache);
         let upstreams = self.upstreams(&settings.upstreams);
         let proxies = !settings.trust.proxies.is_empty();
@@ -52,6 +53,7 @@ impl<'a> Compiler<'a> {
             site: Chain::new(site.iter().map(|built| &built.hooks)),
             trusted: settings.trust.proxies.clone(),
             admin_token,
+            bounds,
             limits,
             upstreams: upstreams.into_values().flatten().collect(),
             stores: self.stores.finish(),

@@ -9,6 +9,7 @@ mod chain;
 mod compile;
 mod environment;
 pub mod error;
+mod limits;
 pub mod place;
 mod schema;
 mod secrets;
@@ -22,6 +23,7 @@ use parking_lot::Mutex;
 
 use crate::cache::Limits;
 use crate::clock::Clock;
+use crate::connection::Bounds;
 use crate::fields::query::Rules;
 use crate::handlers::{Named, Stores};
 use crate::plugin::{Chain, Entry, Hooks};
@@ -49,6 +51,8 @@ pub struct Plan {
     pub trusted: Vec<Network>,
     /// What opens the operator's listener and has decisions explained; nobody may ask for that without one.
     pub admin_token: Option<Secret>,
+    /// What each connection of a client is held to (`settings.limits` has the rest).
+    pub bounds: Bounds,
     /// How the cache is bounded.
     pub limits: Limits,
     /// All upstreams.

@@ -29,6 +29,8 @@ pub struct Settings {
     pub admin: Option<Admin>,
     /// Whose word about clients is believed.
     pub trust: Trust,
+    /// What clients may take of us: sizes of requests, time, connections.
+    pub limits: Limits,
     /// Logs.
     pub log: Log,
     /// What happens on SIGTERM.
@@ -51,6 +53,7 @@ impl Default for Settings {
             listen: vec![Listen { bind: SocketAddr::from(([127, 0, 0, 1], 8080)) }],
             admin: None,
             trust: Trust::default(),
+            limits: Limits::default(),
             log: Log::default(),
             shutdown: Shutdown::default(),
             plugins: Vec::new(),
@@ -185,6 +188,81 @@ pub struct Admin {
 pub struct Trust {
     /// Networks of proxies whose `X-Forwarded-*` fields are believed.
     pub proxies: Vec<Network>,
+}
+
+/// What clients may take of us: sizes of requests, time, connections. The defaults are meant for an open network.
+///
+/// ```yaml
+/// limits: { head: 16KiB, content_rate: 1KiB, connections: 5000, connections_per_network: 200 }
+/// ```
+///
+/// A request that is too large is answered (414 for its target, 431 for its head) and its connection closed; content that
+/// comes too slowly gets 408. A head that comes too slowly, and a connection with nothing on it, is closed without an answer.
+/// A connection too many is closed at once, and those that are there keep their service. All is counted:
+/// `headwall_refused_total{reason}`, `headwall_connections_refused_total{reason}`; docs/hardening.md has the reasons. How long
+/// content may be is for each route to say: [`body_limit`](../plugins/body_limit.md).
+///
+/// For content only time in which we wait for the client counts, and what it sends makes up for what it was late: at
+/// `content_rate: 256B` a client that sends nothing is cut after `content_grace`, one that sends half as much after
+/// twice that, and one that sends enough never. An app that takes nothing costs its client nothing; neither does a tunnel
+/// (a WebSocket), nor a client that was not yet told `100 Continue`. `read_rate` counts time in which what we have waits for
+/// the client to take it.
+///
+/// Clients on loopback and in `trust.proxies` are not counted by network: a proxy of ours speaks for many. Behind any
+/// other proxy or load balancer all clients have its address, so name it in `trust.proxies`. No more than about half of the
+/// file descriptors that the process may have go to clients, because each request may need another one for the app; a
+/// smaller number than `connections` is said when the process starts, and the hard limit of the system raises it
+/// (`LimitNOFILE` of systemd, `--ulimit nofile` of Docker).
+///
+/// A reload takes all of it over: a connection that is there with its next request, the numbers of connections for those
+/// that come. None is closed because a number became smaller.
+#[derive(Debug, Clone, serde::Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Limits {
+    /// The longest request head, from 1KiB to 1MiB.
+    pub head: ByteSize,
+    /// The most fields of a request, from 10 to 256.
+    pub fields: u16,
+    /// The longest request target.
+    pub target: ByteSize,
+    /// How long a whole head may take: the first one from the connection on, others from their first byte. From 100ms to 1m.
+    pub head_timeout: Span,
+    /// How long a connection is kept without a request. From 100ms to 1h.
+    pub idle: Span,
+    /// How much of a request's content has to come each second, while we wait for it. From 1B to 1GiB.
+    pub content_rate: ByteSize,
+    /// How far a client may fall behind `content_rate`. From 100ms to 1h.
+    pub content_grace: Span,
+    /// How much of a response a client has to take each second, while it keeps us waiting. From 1B to 1GiB.
+    pub read_rate: ByteSize,
+    /// The time over which `read_rate` is measured. From 100ms to 1h.
+    pub read_grace: Span,
+    /// Requests on one connection; then it is closed, which frees what piled up for it.
+    pub requests_per_connection: u32,
+    /// Connections of clients, in all.
+    pub connections: u32,
+    /// Connections of one network: an IPv4 address, or the first 64 bits of an IPv6 address.
+    pub connections_per_network: u32,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        let seconds = |s| Span(Duration::from_secs(s));
+        Limits {
+            head: ByteSize(32 << 10),
+            fields: 100,
+            target: ByteSize(8 << 10),
+            head_timeout: seconds(10),
+            idle: seconds(60),
+            content_rate: ByteSize(256),
+            content_grace: seconds(10),
+            read_rate: ByteSize(256),
+            read_grace: seconds(60),
+            requests_per_connection: 10_000,
+            connections: 20_000,
+            connections_per_network: 1000,
+        }
+    }
 }
 
 /// Logs. What the server itself has to say goes to standard error; `HEADWALL_LOG=debug` says more.

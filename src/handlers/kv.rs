@@ -333,6 +333,7 @@ impl Kv {
         let content = content.collect(self.max_value, exchange).await.map_err(|unread| match unread {
             Unread::TooLong => Reply::text(413, format!("a value has at most {}", ByteSize(self.max_value))),
             Unread::Broken => Reply::text(400, "the content did not arrive whole; nothing was changed"),
+            Unread::TooSlow => Reply::text(408, "the content came too slowly; nothing was changed"),
             Unread::Refused(status) => Reply::text(status, "the content was refused; nothing was changed"),
         })?;
         let now = self.clock.now();

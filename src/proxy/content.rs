@@ -10,6 +10,7 @@ use pingora::protocols::http::ServerSession;
 use pingora::{Error, ErrorType};
 
 use crate::catch::{Panicked, catch};
+use crate::connection::{Phase, Watched};
 use crate::exchange::{Broken, ContentFilter, Exchange};
 use crate::handler::{Source, Unread};
 use crate::plugin::Chain;
@@ -26,11 +27,18 @@ pub struct FromClient<'a> {
 impl Source for FromClient<'_> {
     async fn chunk(&mut self, exchange: &mut Exchange) -> Result<Option<Bytes>, Unread> {
         let read = self.session.read_request_body().await;
+        let connection = Watched::below(self.session).map(|watched| watched.connection().clone());
         let mut chunk = read.map_err(|_| {
             // Nobody knows where the next request would begin.
             self.session.set_keepalive(None);
-            Unread::Broken
+            match connection.as_ref().and_then(|connection| connection.expired()) {
+                Some(Phase::Content) => Unread::TooSlow,
+                _ => Unread::Broken,
+            }
         })?;
+        if let (Some(connection), true) = (connection, self.session.is_body_done()) {
+            connection.content_over();
+        }
         exchange.taken += chunk.as_ref().map_or(0, |chunk| chunk.len() as u64);
         if let Some(chain) = self.chain {
             let end = chunk.is_none();
@@ -48,6 +56,9 @@ impl Source for FromClient<'_> {
         if waits.is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"100-continue")) && !session.is_body_done()
         {
             let _ = session.write_continue_response().await;
+            if let Some(watched) = Watched::below(session) {
+                watched.connection().content_welcome();
+            }
         }
     }
 }

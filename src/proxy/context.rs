@@ -161,6 +161,13 @@ impl Ctx {
         }
     }
 
+    /// The client's content is here, or what comes from it is none.
+    pub fn content_over(&self) {
+        if let Some(connection) = &self.connection {
+            connection.content_over();
+        }
+    }
+
     /// How long a reader of this exchange's response waits for the next piece.
     pub fn patience(&self) -> Duration {
         self.upstream().map_or(Duration::from_secs(60), |upstream| upstream.timeouts.read)

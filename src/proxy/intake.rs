@@ -35,12 +35,12 @@ pub enum Next {
 /// Takes a request in.
 pub async fn take_in(proxy: &Proxy, session: &mut Session, ctx: &mut Ctx) -> Next {
     ctx.explain = explain::asked(session.req_header_mut(), &ctx.snapshot.plan);
-    let checked = guard::check(session);
+    let checked = guard::check(session, &ctx.snapshot.plan.settings.limits);
     strip_named(session.req_header_mut());
     introduce(session, ctx);
     if let Err(refusal) = checked {
         explain::refused(ctx, refusal.message);
-        return Next::Reply(refuse(proxy, session, &refusal));
+        return Next::Reply(refuse(proxy, session, ctx, &refusal));
     }
     if let Err(refusal) = find_route(proxy, session, ctx) {
         explain::refused(ctx, AMBIGUOUS);
@@ -137,8 +137,8 @@ fn introduce(session: &Session, ctx: &mut Ctx) {
 }
 
 /// The answer to what is ambiguous; the connection ends with it.
-fn refuse(proxy: &Proxy, session: &mut Session, refusal: &guard::Refusal) -> Reply {
-    proxy.metrics.refused.with_label_values(&[refusal.reason]).inc();
+fn refuse(proxy: &Proxy, session: &mut Session, ctx: &Ctx, refusal: &guard::Refusal) -> Reply {
+    proxy.refusals.request(refusal.reason, ctx.exchange.peer);
     session.as_downstream_mut().set_keepalive(None);
     let reply = Reply::text(refusal.status, refusal.message);
     if refusal.status == 405 { reply.with(ALLOW, HeaderValue::from_static(guard::METHODS)) } else { reply }
@@ -158,7 +158,7 @@ fn find_route(proxy: &Proxy, session: &Session, ctx: &mut Ctx) -> Result<(), Rep
             Ok(())
         }
         Err(Ambiguous) => {
-            proxy.metrics.refused.with_label_values(&["ambiguous-path"]).inc();
+            proxy.refusals.request("ambiguous-path", ctx.exchange.peer);
             Err(Reply::text(400, AMBIGUOUS))
         }
     }

@@ -37,6 +37,7 @@ use pingora::cache::{CacheKey, CacheMeta, ForcedFreshness, HitHandler, RespCache
 use pingora::http::{RequestHeader, ResponseHeader};
 use pingora::modules::http::HttpModules;
 use pingora::prelude::*;
+use pingora::protocols::http::v1::common::is_expect_continue_req;
 use pingora::proxy::{FailToProxy, ProxyHttp, ProxyWarnLogContext, RangeType, Session};
 use pingora::{ErrorSource, ErrorType};
 use prometheus::IntCounter;
@@ -54,16 +55,17 @@ use crate::fields::conditional::not_modified;
 use crate::fields::{connection as connection_fields, date};
 use crate::handler::Reply;
 use crate::metrics::{CACHE_WORDS, Metrics, RouteMetrics};
+use crate::refusals::Refusals;
 use crate::upstream::Tried;
 use content::FiltersBuilder;
 use context::{CacheNotes, Ctx};
 use intake::Next;
 use seal::{Made, seal};
 
-/// Seconds that an idle connection of a client is kept.
-const KEEP_ALIVE: u64 = 60;
-/// How long the client may take for the next piece of its content.
-const CONTENT: Duration = Duration::from_secs(30);
+/// How long a client may wait for `100 Continue` before it sends its content, at least.
+const UNTOLD: Duration = Duration::from_secs(30);
+/// The engine's word for a connection that it keeps without a deadline: ours has one.
+const FOR_EVER: u64 = 0;
 /// How long we read content that nobody wants, to keep the connection.
 const DRAIN_CONTENT: Duration = Duration::from_secs(5);
 /// How long a response is still taken in for the store when everybody who read it is gone.
@@ -102,6 +104,8 @@ pub struct House {
     pub clock: Clock,
     /// Counters.
     pub metrics: Arc<Metrics>,
+    /// What was refused.
+    pub refusals: Arc<Refusals>,
     /// Set when the process is to end.
     pub draining: AtomicBool,
 }
@@ -135,10 +139,6 @@ impl Proxy {
     }
 }
 
-fn watched(session: &Session) -> Option<&Watched> {
-    (**session.as_downstream().stream()?).as_any().downcast_ref()
-}
-
 #[async_trait]
 impl ProxyHttp for Proxy {
     type CTX = Ctx;
@@ -164,21 +164,29 @@ impl ProxyHttp for Proxy {
     async fn early_request_filter(&self, session: &mut Session, ctx: &mut Ctx) -> Result<()> {
         ctx.exchange.background = session.subrequest_ctx.is_some();
         parts::errand(session, ctx);
-        ctx.connection = watched(session).map(|watched| watched.connection().clone());
+        ctx.connection = Watched::below(session.as_downstream()).map(|watched| watched.connection().clone());
+        let plan = &ctx.snapshot.plan;
+        let mut last = false;
         if let Some(connection) = &ctx.connection {
-            connection.head_here();
+            last = connection.head_here(plan.bounds) >= u64::from(plan.settings.limits.requests_per_connection);
         }
         let _ = FILLING.try_with(|filling| filling.set(false));
         let downstream = session.as_downstream_mut();
         if downstream.as_http1().is_some() {
-            // Whether the connection is kept was decided by its head; for how long is ours to say.
+            // Whether the connection is kept was decided by its head; for how long is its own affair.
             if downstream.get_keepalive().is_some() {
-                downstream.set_keepalive(Some(KEEP_ALIVE));
+                downstream.set_keepalive(Some(FOR_EVER).filter(|_| !last));
             }
-            downstream.set_read_timeout(Some(CONTENT));
+            downstream.set_read_timeout(Some(UNTOLD.max(plan.bounds.content.grace * 2)));
             downstream.set_total_drain_timeout(Some(DRAIN_CONTENT));
             // What follows content is where smuggling lives.
             let empty = downstream.is_body_empty();
+            if let Some(connection) = ctx.connection.as_ref().filter(|_| !empty) {
+                match is_expect_continue_req(downstream.req_header()) {
+                    true => connection.content_offered(),
+                    false => connection.await_content(),
+                }
+            }
             // We pass interim responses on ourselves.
             downstream.set_ignore_info_resp(true);
             downstream.set_pipelining_enabled(empty);
@@ -342,6 +350,7 @@ impl ProxyHttp for Proxy {
             *body = None;
         }
         if end {
+            ctx.content_over();
             self.await_answer(session, ctx);
         }
         Ok(())
@@ -354,6 +363,9 @@ impl ProxyHttp for Proxy {
         ctx: &mut Ctx,
     ) -> Result<()> {
         if response.status.is_informational() && response.status != 101 {
+            if let Some(connection) = ctx.connection.as_ref().filter(|_| response.status == 100) {
+                connection.content_welcome();
+            }
             reply::interim(session, response).await;
             return Ok(());
         }
@@ -364,6 +376,7 @@ impl ProxyHttp for Proxy {
         if response.status == 101 {
             // A tunnel may be quiet on our side for as long as the origin's `read` lets it.
             session.as_downstream_mut().set_read_timeout(None);
+            ctx.content_over();
         }
         if let Some(connection) = &ctx.connection {
             let phase = if response.status == 101 { Phase::Quiet } else { Phase::Reading };

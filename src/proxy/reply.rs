@@ -26,6 +26,9 @@ const DISCARD: Duration = Duration::from_secs(5);
 /// Sends a whole response.
 pub async fn send(session: &mut Session, ctx: &mut Ctx, clock: &Clock, reply: Reply) -> Result<()> {
     let _ = tokio::time::timeout(DISCARD, discard_rest(session)).await;
+    if session.as_downstream_mut().is_body_done() {
+        ctx.content_over();
+    }
     let Reply { mut head, mut content } = reply;
     let sealed = seal(session, &mut head, ctx, clock, Made::Here);
     let filtered = match (sealed, std::mem::take(&mut ctx.filters)) {
@@ -112,7 +115,11 @@ pub fn status_of(error: &Error, ctx: &Ctx) -> Option<u16> {
             ReadTimedout => Some(408),
             WriteError | WriteTimedout | ReadError | ConnectionClosed | ConnectError => {
                 let waited = ctx.connection.as_ref().and_then(|connection| connection.expired());
-                waited.filter(|phase| *phase == Phase::FirstByte).map(|_| 504)
+                match waited? {
+                    Phase::FirstByte => Some(504),
+                    Phase::Content => Some(408),
+                    _ => None,
+                }
             }
             _ => Some(400),
         },

@@ -126,8 +126,11 @@ impl<'a> Simulation<'a> {
     /// Which route answers, and how.
     fn ask(&mut self, line: &Line, now: Moment) -> (usize, Outcome) {
         let (nobody, nothing) = (self.routes.len() - 1, Outcome::without(Word::None));
-        let Some(mut head) = request(line, &self.assume.host).filter(guard::admits) else { return (nobody, nothing) };
+        let Some(mut head) = request(line, &self.assume.host) else { return (nobody, nothing) };
         let plan = self.plan;
+        if !guard::admits(&head, &plan.settings.limits) {
+            return (nobody, nothing);
+        }
         let host = self.assume.host(line).to_ascii_lowercase();
         let path = line.target.split('?').next().unwrap_or_default();
         let found = plan.router.find(authority::without_port(&host), path, &line.method, &head.headers);
