@@ -83,6 +83,8 @@ pub async fn serve<A: ServerApp + Send + Sync + 'static>(
         };
         let (tcp, peer) = match accepted {
             Ok(accepted) => accepted,
+            // Who came was gone again; the next one is not.
+            Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => continue,
             Err(error) => {
                 // Out of descriptors, most likely: those who are connected are served on, and
                 // whoever waits is taken as soon as one of them leaves.
@@ -122,5 +124,61 @@ async fn serve_one<A: ServerApp + Send + Sync + 'static>(app: Arc<A>, stream: St
     let mut next = Some(stream);
     while let Some(stream) = next {
         next = app.process_new(stream, &stop).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::Clock;
+    use crate::connection::pace::Pace;
+    use async_trait::async_trait;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpStream;
+
+    const PACE: Pace = Pace { rate: 256, grace: Duration::from_secs(10) };
+    const BOUNDS: Bounds =
+        Bounds { head: 1024, head_timeout: PACE.grace, idle: PACE.grace, content: PACE, reading: PACE };
+
+    /// Says hello, and waits for the other end to leave.
+    struct Greeter;
+
+    #[async_trait]
+    impl ServerApp for Greeter {
+        async fn process_new(self: &Arc<Self>, mut stream: Stream, _: &watch::Receiver<bool>) -> Option<Stream> {
+            stream.write_all(b"hello").await.unwrap();
+            stream.flush().await.unwrap();
+            let _ = stream.read(&mut [0; 1]).await;
+            None
+        }
+    }
+
+    #[tokio::test]
+    async fn one_of_a_network_too_many_is_reset_and_the_others_stay() {
+        let metrics = Arc::new(Metrics::new().unwrap());
+        let (_stop, stopped) = watch::channel(false);
+        let door = Door {
+            app: Arc::new(Greeter),
+            places: Arc::default(),
+            terms: Arc::new(|_| (Most { all: 9, of_network: Some(2) }, BOUNDS)),
+            refusals: Arc::new(Refusals::new(metrics.clone(), Clock::system())),
+            metrics: metrics.clone(),
+            stop: stopped,
+        };
+        let listener = bind(([127, 0, 0, 1], 0).into()).unwrap();
+        let address = listener.local_addr().unwrap();
+        tokio::spawn(serve(listener, door.clone()));
+        let greeted = async || {
+            let mut client = TcpStream::connect(address).await.unwrap();
+            client.read_exact(&mut [0; 5]).await.map(|_| client)
+        };
+        let (first, _second) = (greeted().await.unwrap(), greeted().await.unwrap());
+        assert_eq!(greeted().await.unwrap_err().kind(), io::ErrorKind::ConnectionReset);
+        let refused = metrics.connections_refused.with_label_values(&["connections_per_network"]);
+        assert_eq!((refused.get(), door.places.count()), (1, 2));
+        let left = door.places.one_left();
+        drop(first);
+        left.await;
+        greeted().await.unwrap();
     }
 }

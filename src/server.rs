@@ -339,3 +339,27 @@ impl Signals {
         while !matches!(self.next().await, Request::Stop) {}
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Parts;
+
+    #[test]
+    fn proxies_of_ours_are_not_counted_by_network() {
+        let text = "trust: { proxies: [10.0.0.0/8] }\nlimits: { connections: 50, connections_per_network: 5 }\nroutes: [{ to: { respond: {} } }]";
+        let (lasting, clock) = (Lasting::default(), Clock::system());
+        let plan = config::parse("a.yaml", text, &Parts { plugins: &[], lasting: &lasting, clock: &clock }).unwrap();
+        for (peer, of_network) in [
+            ("127.0.0.1", None),
+            ("::1", None),
+            ("10.1.2.3", None),
+            ("::ffff:10.1.2.3", None),
+            ("192.0.2.1", Some(5)),
+            ("2001:db8::1", Some(5)),
+        ] {
+            assert_eq!(terms(&plan, peer.parse().unwrap(), 1000).0, Most { all: 50, of_network }, "{peer}");
+        }
+        assert_eq!(terms(&plan, [127, 0, 0, 1].into(), 7).0.all, 7, "there is room for no more");
+    }
+}

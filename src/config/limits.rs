@@ -29,7 +29,9 @@ impl Compiler<'_> {
         if limits.target.0 < 64 {
             wrong("target", "hardly any target is as short; at least 64B".into());
         }
-        if limits.target > limits.head {
+        // A default that does not fit is not complained about: it only means less.
+        let default = Limits::default();
+        if limits.target > limits.head && limits.target != default.target {
             wrong("target", format!("{} is more than `head`, which is {}", limits.target, limits.head));
         }
         for (key, span, longest) in [
@@ -39,7 +41,7 @@ impl Compiler<'_> {
             ("read_grace", limits.read_grace, HOUR),
         ] {
             if !(SHORTEST..=longest).contains(&span.0) {
-                wrong(key, format!("from {} to {}", Span(SHORTEST), Span(longest)));
+                wrong(key, format!("{span} makes no sense here; from {} to {}", Span(SHORTEST), Span(longest)));
             }
         }
         for (key, rate) in [("content_rate", limits.content_rate), ("read_rate", limits.read_rate)] {
@@ -56,7 +58,9 @@ impl Compiler<'_> {
                 wrong(key, "none would let nobody in; at least 1".into());
             }
         }
-        if limits.connections_per_network > limits.connections {
+        if limits.connections_per_network > limits.connections
+            && limits.connections_per_network != default.connections_per_network
+        {
             let (one, all) = (limits.connections_per_network, limits.connections);
             wrong("connections_per_network", format!("{one} is more than `connections`, which is {all}"));
         }

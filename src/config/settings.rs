@@ -223,7 +223,7 @@ pub struct Limits {
     pub head: ByteSize,
     /// The most fields of a request, from 10 to 256.
     pub fields: u16,
-    /// The longest request target.
+    /// The longest request target, at least 64B; at most what a head may be.
     pub target: ByteSize,
     /// How long a whole head may take: the first one from the connection on, others from their first byte. From 100ms to 1m.
     pub head_timeout: Span,
@@ -241,7 +241,7 @@ pub struct Limits {
     pub requests_per_connection: u32,
     /// Connections of clients, in all.
     pub connections: u32,
-    /// Connections of one network: an IPv4 address, or the first 64 bits of an IPv6 address.
+    /// Connections of one network: an IPv4 address, or the first 64 bits of an IPv6 address. At most as many as in all.
     pub connections_per_network: u32,
 }
 

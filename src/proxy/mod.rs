@@ -546,9 +546,15 @@ impl ProxyHttp for Proxy {
         let begun =
             session.response_written().is_some_and(|head| !head.status.is_informational() || head.status == 101);
         let status = reply::status_of(error, ctx);
-        let (upstream, request) = (ctx.exchange.upstream.clone(), ctx.exchange.id());
+        let (upstream, peer, request) = (ctx.exchange.upstream.clone(), ctx.exchange.peer, ctx.exchange.id());
         match status {
             Some(_) if *error.etype() == taking::NO_SLICE => tracing::debug!(request, %error, "not a slice"),
+            // What clients get wrong is no line each in the log.
+            Some(400) if *error.esource() == ErrorSource::Downstream => {
+                self.refusals.request("malformed", peer);
+                tracing::debug!(request, %error, "the request is malformed");
+            }
+            Some(408) => tracing::debug!(request, %error, "the request did not arrive in time"),
             Some(_) => {
                 tracing::warn!(status, request, upstream = upstream.as_deref(), begun, %error, "the exchange failed")
             }

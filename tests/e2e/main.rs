@@ -15,6 +15,7 @@ mod cookbook;
 mod documents;
 mod explain;
 mod leaks;
+mod limits;
 mod mistakes;
 mod pages;
 mod parts;

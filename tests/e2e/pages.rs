@@ -191,6 +191,21 @@ fn the_pages_say_what_the_code_says() {
     for token in tokens.filter(|token| !token.contains(' ') && !["explicit", "heuristic", "forced"].contains(token)) {
         assert!(told.contains(&format!("`{token}`")), "docs/cache-status.md does not know `{token}`");
     }
+    let told = std::fs::read_to_string(root("docs/hardening.md")).unwrap();
+    for (source, before) in [
+        ("src/proxy/guard.rs", &[r#"refuse(4"#, r#"refuse(5"#, "reason: "][..]),
+        ("src/connection.rs", &["Cut::"]),
+        ("src/listener/places.rs", &["Full::"]),
+    ] {
+        let text = std::fs::read_to_string(root(source)).unwrap();
+        let lines = text.lines().filter(|line| before.iter().any(|word| line.contains(word)));
+        let word = |text: &&str| text.bytes().all(|byte| byte.is_ascii_lowercase() || b"-_".contains(&byte));
+        let reasons: Vec<_> = lines.filter_map(|line| line.split('"').nth(1)).filter(word).collect();
+        assert!(reasons.len() >= 2, "{source}");
+        for reason in reasons {
+            assert!(told.contains(&format!("| `{reason}` |")), "docs/hardening.md does not know `{reason}`");
+        }
+    }
     for (place, page) in pages() {
         let page = page.trim_end().to_owned() + "\n";
         if write {
