@@ -88,6 +88,11 @@ impl Behind {
         self.so_far = self.so_far.saturating_sub(worth);
     }
 
+    /// Whether we wait at this moment.
+    pub fn is_on(&self) -> bool {
+        self.since.is_some()
+    }
+
     /// We do something else than wait for the client.
     pub fn pause(&mut self, now: Instant) {
         if let Some(since) = self.since.take() {

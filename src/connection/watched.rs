@@ -125,7 +125,9 @@ impl Watched {
 
     fn poll_write_with(&mut self, cx: &mut Context<'_>, bufs: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
         // Time in which we write is not time in which we wait for content.
-        self.behind.pause(Instant::now());
+        if self.behind.is_on() {
+            self.behind.pause(Instant::now());
+        }
         if self.connection.phase() == Phase::Head {
             // Nobody has seen a request: the engine answers what it could not read.
             self.connection.cut_for(Cut::Unreadable);

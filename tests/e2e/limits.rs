@@ -223,8 +223,8 @@ fn one_request(serve: impl FnOnce(TcpStream) + Send + 'static) -> (u16, std::thr
 }
 
 /// Much longer than the grace of these tests.
-const LONG: Duration = Duration::from_millis(900);
-const QUICK: &str = "limits: { content_rate: 1KiB, content_grace: 300ms }";
+const LONG: Duration = Duration::from_millis(1500);
+const QUICK: &str = "limits: { content_rate: 1KiB, content_grace: 600ms }";
 
 fn before(port: u16) -> Headwall {
     Headwall::start(&format!(
@@ -445,7 +445,13 @@ fn at_the_limit_of_descriptors_who_waits_is_taken_as_soon_as_one_leaves() {
     let address = ([127, 0, 0, 1], port).into();
     let mut there: Vec<_> = (0..4).map(|_| Client::to(address)).collect();
     assert!(there.iter_mut().all(|client| ask(client, "/") == 200));
-    let open = std::fs::read_dir(format!("/proc/{}/fd", process.child.id())).unwrap().count();
+    let count = || std::fs::read_dir(format!("/proc/{}/fd", process.child.id())).unwrap().count();
+    let mut open = count();
+    wait_until(|| {
+        // Whoever looked whether it is there may not have left yet.
+        std::thread::sleep(Duration::from_millis(100));
+        std::mem::replace(&mut open, count()) == open
+    });
     let id = process.child.id().to_string();
     let (code, _, error) = run(Command::new("prlimit").args(["--pid", &id, &format!("--nofile={open}:{open}")]));
     assert_eq!(code, 0, "{error}");
