@@ -246,8 +246,8 @@ fn log(level: &str) {
     let filter =
         std::env::var("HEADWALL_LOG").ok().and_then(|filter| filter.parse::<tracing_subscriber::EnvFilter>().ok());
     let filter = filter.unwrap_or_else(|| {
-        // The engine writes a line for each client that breaks off; ours say the same once.
-        format!("{level},pingora_core=off,pingora_proxy=off,pingora_cache=off").parse().unwrap_or_default()
+        // The engine, and what it speaks HTTP/2 with, write a line for each client that breaks off; ours say the same once.
+        format!("{level},pingora_core=off,pingora_proxy=off,pingora_cache=off,h2=off").parse().unwrap_or_default()
     });
     let _ = tracing_subscriber::fmt()
         .with_env_filter(filter)

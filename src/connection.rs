@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 use http::HeaderValue;
 use pace::Pace;
 use parking_lot::Mutex;
-pub use watched::Watched;
+pub use watched::{LOOK, Watched, poll_timer};
 
 /// How slowly the leader of a fill may take it while others wait for the same response.
 const SLOWEST_WITH_JOINERS: Pace = Pace { rate: 8 << 10, grace: Duration::from_secs(2) };
@@ -140,7 +140,8 @@ pub struct Connection {
 }
 
 impl Connection {
-    fn new(peer: SocketAddr, bounds: Bounds) -> Self {
+    /// One that has just begun.
+    pub fn new(peer: SocketAddr, bounds: Bounds) -> Self {
         Connection {
             peer,
             born: Instant::now(),
@@ -162,13 +163,23 @@ impl Connection {
         }
     }
 
+    /// From now on it is held to this.
+    pub fn hold_to(&self, bounds: Bounds) {
+        *self.bounds.lock() = bounds;
+    }
+
+    /// What it is held to.
+    pub fn bounds(&self) -> Bounds {
+        *self.bounds.lock()
+    }
+
     fn now_ms(&self) -> u64 {
         self.born.elapsed().as_millis() as u64
     }
 
     /// A request's head is here; from now on the connection is held to this. Gives its number, from 1 on.
     pub fn head_here(&self, bounds: Bounds) -> u64 {
-        *self.bounds.lock() = bounds;
+        self.hold_to(bounds);
         self.expired.store(0, Relaxed);
         self.content_over();
         self.enter(Phase::Quiet, Duration::ZERO);
@@ -188,6 +199,11 @@ impl Connection {
     /// Content is awaited: from now on it has to come at its pace, whenever we wait for it.
     pub fn await_content(&self) {
         self.content.store(Awaited::Yes as u8, Relaxed);
+    }
+
+    /// Whether content is awaited.
+    pub fn awaits_content(&self) -> bool {
+        self.content.load(Relaxed) == Awaited::Yes as u8
     }
 
     /// No content is awaited any more: all of it is here, or what comes belongs to another protocol.
@@ -234,8 +250,8 @@ impl Connection {
         Cut::ALL.into_iter().find(|cut| *cut as u8 == number)
     }
 
-    /// The first reason is the reason.
-    fn cut_for(&self, reason: Cut) {
+    /// It is not to be served on. The first reason is the reason.
+    pub fn cut_for(&self, reason: Cut) {
         let _ = self.cut.compare_exchange(0, reason as u8, Relaxed, Relaxed);
     }
 
@@ -249,7 +265,7 @@ impl Connection {
     }
 
     /// A deadline passed.
-    fn expire(&self, phase: Phase) {
+    pub fn expire(&self, phase: Phase) {
         self.expired.store(phase as u8, Relaxed);
         match phase {
             // Who connects and says nothing is only idle.
@@ -262,6 +278,11 @@ impl Connection {
     /// Whether the client has closed, or nothing can be sent to it.
     pub fn gone(&self) -> bool {
         self.gone.load(Relaxed)
+    }
+
+    /// The client has left, or is to be left alone.
+    pub fn leave(&self) {
+        self.gone.store(true, Relaxed);
     }
 
     /// A head is about to be written: it may wait for its first content. The engine puts its own time on it;
@@ -281,7 +302,8 @@ impl Connection {
         *self.joiners.lock() = Some(joiners);
     }
 
-    fn deadline(&self) -> Option<(Instant, Phase)> {
+    /// When the deadline that counts passes, if one does, and which it is.
+    pub fn deadline(&self) -> Option<(Instant, Phase)> {
         let phase = self.phase();
         if phase == Phase::Quiet {
             return None;
@@ -312,7 +334,7 @@ impl Connection {
     }
 
     /// How slow this client may be now.
-    fn slowest(&self) -> Pace {
+    pub fn slowest(&self) -> Pace {
         let waiting = self.joiners.lock().as_ref().is_some_and(|joiners| joiners.load(Relaxed) > 0);
         if waiting { SLOWEST_WITH_JOINERS } else { self.bounds.lock().reading }
     }

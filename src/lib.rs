@@ -20,6 +20,7 @@ pub mod fields;
 pub mod filter;
 pub mod handler;
 pub mod handlers;
+pub mod http2;
 pub mod listener;
 pub mod memory;
 pub mod metrics;

@@ -57,8 +57,15 @@ pub struct Door<A> {
 
 impl<A> Clone for Door<A> {
     fn clone(&self) -> Self {
+        self.with(self.app.clone())
+    }
+}
+
+impl<A> Door<A> {
+    /// The same door, to another app.
+    pub fn with<B>(&self, app: Arc<B>) -> Door<B> {
         Door {
-            app: self.app.clone(),
+            app,
             places: self.places.clone(),
             terms: self.terms.clone(),
             refusals: self.refusals.clone(),

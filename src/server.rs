@@ -21,6 +21,7 @@ use crate::config::{self, Plan};
 use crate::connection::Bounds;
 use crate::descriptors;
 use crate::fields::forwarded::canonical;
+use crate::http2::Either;
 use crate::listener::places::{Most, Places};
 use crate::listener::{self, Door};
 use crate::metrics::Metrics;
@@ -69,12 +70,15 @@ pub struct Server {
     signals: Signals,
     proxy: Proxy,
     lasting: Arc<Lasting>,
-    listeners: Vec<std::net::TcpListener>,
+    listeners: Vec<Taken>,
     admin: Option<std::net::TcpListener>,
     load: Option<Arc<Load>>,
     /// Connections of clients that there are descriptors for.
     room: usize,
 }
+
+/// An address that is taken, and whether clients may speak HTTP/2 there.
+type Taken = (std::net::TcpListener, bool);
 
 fn take(address: SocketAddr) -> Result<std::net::TcpListener, Error> {
     listener::bind(address).map_err(|error| {
@@ -105,7 +109,8 @@ impl Server {
         };
         let metrics = Arc::new(Metrics::new()?);
         let room = room(plan.settings.limits.connections);
-        let listeners = plan.settings.listen.iter().map(|listen| take(listen.bind)).collect::<Result<_, _>>()?;
+        let listeners = plan.settings.listen.iter().map(|listen| Ok((take(listen.bind)?, listen.h2c)));
+        let listeners = listeners.collect::<Result<_, Error>>()?;
         let admin = plan.settings.admin.as_ref().map(|admin| take(admin.listen.bind)).transpose()?;
         let log = plan.settings.log.access.as_ref().map(|settings| {
             let log = AccessLog::open(settings, metrics.clone());
@@ -133,7 +138,7 @@ impl Server {
 
     /// The addresses that clients connect to.
     pub fn addresses(&self) -> Vec<SocketAddr> {
-        self.listeners.iter().filter_map(|listener| listener.local_addr().ok()).collect()
+        self.listeners.iter().filter_map(|(listener, _)| listener.local_addr().ok()).collect()
     }
 
     /// The operators' address, if there is one.
@@ -169,7 +174,7 @@ struct Serving {
 impl Serving {
     async fn serve(
         mut self,
-        listeners: Vec<std::net::TcpListener>,
+        listeners: Vec<Taken>,
         admin: Option<std::net::TcpListener>,
         told: impl Future<Output = ()>,
     ) -> Result<(), Error> {
@@ -188,10 +193,23 @@ impl Serving {
             metrics: self.proxy.metrics.clone(),
             stop: stopped,
         };
-        for listener in listeners {
+        let proxy = self.proxy.clone();
+        let either = Arc::new(Either {
+            app: app.clone(),
+            terms: Box::new(move || {
+                let plan = &proxy.snapshot.load().plan;
+                (plan.bounds, plan.settings.limits.requests_per_connection)
+            }),
+            refusals: self.proxy.refusals.clone(),
+        });
+        for (listener, h2c) in listeners {
             let address = listener.local_addr()?;
-            tokio::spawn(listener::serve(listener, door.clone()));
-            tracing::info!(%address, "listening");
+            if h2c {
+                tokio::spawn(listener::serve(listener, door.with(either.clone())));
+            } else {
+                tokio::spawn(listener::serve(listener, door.clone()));
+            }
+            tracing::info!(%address, h2c, "listening");
         }
         // The operator's listener stays while the others drain: that is when it is asked.
         let (stop_admin, admin_stopped) = watch::channel(false);

@@ -14,6 +14,7 @@ const FLOORS: &[&[&str]] = &[
     &["cache"],
     &["upstream"],
     &["connection"],
+    &["http2"],
     &["exchange"],
     &["template", "handler"],
     &["plugin"],

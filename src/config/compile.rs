@@ -88,6 +88,9 @@ impl<'a> Compiler<'a> {
                     ),
                 );
             }
+            if admin.listen.h2c {
+                self.complaints.value("admin.listen", "`h2c` is for `listen`; operators are answered in HTTP/1.1");
+            }
             if seen.contains(&admin.listen.bind) {
                 self.complaints.value("admin.listen", format!("{} is taken by `listen`", admin.listen.bind));
             }

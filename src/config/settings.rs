@@ -23,7 +23,7 @@ use crate::units::{ByteSize, Network, Span};
 pub struct Settings {
     /// Worker threads; one per core when absent.
     pub threads: Option<u16>,
-    /// Where clients connect.
+    /// Where clients connect; with `{ bind: ADDRESS, h2c: true }` they may speak [HTTP/2](../http2.md) in clear text, too.
     pub listen: Vec<Listen>,
     /// The operator's listener; none when absent.
     pub admin: Option<Admin>,
@@ -50,7 +50,7 @@ impl Default for Settings {
     fn default() -> Self {
         Settings {
             threads: None,
-            listen: vec![Listen { bind: SocketAddr::from(([127, 0, 0, 1], 8080)) }],
+            listen: vec![SocketAddr::from(([127, 0, 0, 1], 8080)).into()],
             admin: None,
             trust: Trust::default(),
             limits: Limits::default(),
@@ -69,6 +69,14 @@ impl Default for Settings {
 pub struct Listen {
     /// The address.
     pub bind: SocketAddr,
+    /// HTTP/2 in clear text is taken beside HTTP/1.1, from clients that begin with it.
+    pub h2c: bool,
+}
+
+impl From<SocketAddr> for Listen {
+    fn from(bind: SocketAddr) -> Self {
+        Listen { bind, h2c: false }
+    }
 }
 
 impl JsonSchema for Listen {
@@ -82,7 +90,14 @@ impl JsonSchema for Listen {
             "description": "An address to listen on: \"127.0.0.1:8080\" or { bind: \"127.0.0.1:8080\" }.",
             "anyOf": [address, {
                 "type": "object",
-                "properties": { "bind": address },
+                "properties": {
+                    "bind": address,
+                    "h2c": {
+                        "type": "boolean",
+                        "default": false,
+                        "description": "HTTP/2 in clear text is taken beside HTTP/1.1, from clients that begin with it; not for the admin listener."
+                    }
+                },
                 "required": ["bind"],
                 "additionalProperties": false
             }]
@@ -100,6 +115,8 @@ impl Serialize for Listen {
 #[serde(deny_unknown_fields)]
 struct ListenMap {
     bind: Bind,
+    #[serde(default)]
+    h2c: bool,
 }
 
 struct Bind(SocketAddr);
@@ -127,11 +144,11 @@ impl<'de> Deserialize<'de> for Listen {
                 f.write_str("an address such as \"127.0.0.1:8080\", or a map with `bind`")
             }
             fn visit_str<E: de::Error>(self, text: &str) -> Result<Listen, E> {
-                bind_address(text).map(|bind| Listen { bind }).map_err(E::custom)
+                bind_address(text).map(Listen::from).map_err(E::custom)
             }
             fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Listen, A::Error> {
                 let map = ListenMap::deserialize(de::value::MapAccessDeserializer::new(map))?;
-                Ok(Listen { bind: map.bind.0 })
+                Ok(Listen { bind: map.bind.0, h2c: map.h2c })
             }
         }
         deserializer.deserialize_any(Either)

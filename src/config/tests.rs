@@ -91,6 +91,10 @@ fn each_mistake_says_where_and_what_would_be_right() {
             "no plugin named `haeders`; there are: basic_auth, ",
         ),
         ("routes: [{ to: { proxy: app } }]\nadmin: { listen: \"0.0.0.0:9900\" }\n", "is not on loopback"),
+        (
+            "routes: [{ to: { proxy: app } }]\nadmin: { listen: { bind: \"127.0.0.1:9900\", h2c: true } }\n",
+            "`h2c` is for `listen`",
+        ),
         ("routes: [{ to: { proxy: app } }]\ncache: { memory: 1MiB }\n", "16MiB is more than `memory`, which is 1MiB"),
         ("routes: [{ to: { proxy: app } }]\ntrust: { proxies: [everybody] }\n", "`everybody` is no network"),
         ("routes: [{ to: { proxy: app } }]\nshutdown: { drain: 30 }\n", "expected a duration such as 250ms"),

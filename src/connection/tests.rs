@@ -32,6 +32,25 @@ async fn a_head_waits_for_content_and_they_leave_together() {
     assert_eq!(&got, b"head content");
 }
 
+#[tokio::test]
+async fn the_first_byte_that_differs_decides() {
+    for (sent, more, expected) in [("GET", "", false), ("PRI * X", "", false), ("PRI *", " HTTP", true)] {
+        let (mut client, mut watched) = pair().await;
+        client.write_all(sent.as_bytes()).await.unwrap();
+        let whole = format!("{sent}{more}");
+        let (begins, ()) = tokio::join!(watched.begins_with(b"PRI * HTTP"), async {
+            client.write_all(more.as_bytes()).await.unwrap();
+        });
+        assert_eq!(begins.unwrap(), expected, "{whole}");
+        let mut again = vec![0; whole.len()];
+        watched.read_exact(&mut again).await.unwrap();
+        assert_eq!(again, whole.as_bytes(), "all of it is read again");
+    }
+    let (client, mut watched) = pair().await;
+    drop(client);
+    assert!(!watched.begins_with(b"PRI").await.unwrap());
+}
+
 #[test]
 fn a_date_takes_the_place_of_another() {
     let of = |head: &str, date: &str| {

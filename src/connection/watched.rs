@@ -22,10 +22,10 @@ use tokio::net::TcpStream;
 use tokio::time::Sleep;
 
 use super::pace::{Behind, Waiting};
-use super::{Awaited, Bounds, Connection, Cut, Phase};
+use super::{Bounds, Connection, Cut, Phase};
 
 /// How often a waiting write looks whether joiners came.
-const LOOK: Duration = Duration::from_millis(500);
+pub const LOOK: Duration = Duration::from_millis(500);
 
 /// How long a closed connection still takes what the client sends: closed with something unread it would be
 /// reset, and the answer be lost.
@@ -44,6 +44,8 @@ pub struct Watched {
     tcp: TcpStream,
     connection: Arc<Connection>,
     digest: Arc<SocketDigest>,
+    /// What was read before it was known who is to read it.
+    ahead: Vec<u8>,
     held: Vec<u8>,
     read_timer: Option<Pin<Box<Sleep>>>,
     write_timer: Option<Pin<Box<Sleep>>>,
@@ -61,6 +63,7 @@ impl Watched {
             tcp,
             connection: Arc::new(Connection::new(peer, bounds)),
             digest: Arc::new(digest),
+            ahead: Vec::new(),
             held: Vec::new(),
             read_timer: None,
             write_timer: None,
@@ -72,6 +75,24 @@ impl Watched {
     /// The one below a session; what does not come in on a connection of its own has none.
     pub fn below(session: &ServerSession) -> Option<&Self> {
         (**session.stream()?).as_any().downcast_ref()
+    }
+
+    /// Whether what arrives first are these bytes. The first that differs decides; all are read again later.
+    pub async fn begins_with(&mut self, preface: &[u8]) -> io::Result<bool> {
+        let (mut arrived, mut bytes) = (Vec::new(), [0; 32]);
+        let same = loop {
+            let same = preface.starts_with(&arrived);
+            if !same || arrived.len() == preface.len() {
+                break same;
+            }
+            let most = bytes.len().min(preface.len() - arrived.len());
+            match self.read(&mut bytes[..most]).await? {
+                0 => break false,
+                read => arrived.extend_from_slice(&bytes[..read]),
+            }
+        };
+        self.ahead = arrived;
+        Ok(same)
     }
 
     /// What the proxy knows of it.
@@ -105,10 +126,10 @@ impl Watched {
     fn next_deadline(&mut self) -> Option<(Instant, Phase)> {
         let connection = &self.connection;
         let deadline = connection.deadline();
-        if connection.content.load(Relaxed) != Awaited::Yes as u8 {
+        if !connection.awaits_content() {
             return deadline;
         }
-        let pace = connection.bounds.lock().content;
+        let pace = connection.bounds().content;
         let late = self.behind.wait(pace, connection.exchanges.load(Relaxed), Instant::now());
         deadline.filter(|(at, _)| *at < late).or(Some((late, Phase::Content)))
     }
@@ -213,7 +234,8 @@ fn set_date(head: &mut [u8], date: &[u8]) {
     }
 }
 
-fn poll_timer(timer: &mut Option<Pin<Box<Sleep>>>, at: Instant, cx: &mut Context<'_>) -> Poll<()> {
+/// Ready at that time; the timer is kept for the next one.
+pub fn poll_timer(timer: &mut Option<Pin<Box<Sleep>>>, at: Instant, cx: &mut Context<'_>) -> Poll<()> {
     let at = tokio::time::Instant::from_std(at);
     let timer = timer.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(at)));
     if timer.deadline() != at {
@@ -229,6 +251,12 @@ impl AsyncRead for Watched {
         if !this.held.is_empty() {
             let _ = this.poll_release(cx)?;
         }
+        if !this.ahead.is_empty() {
+            let some = this.ahead.len().min(buf.remaining());
+            buf.put_slice(&this.ahead[..some]);
+            this.ahead.drain(..some);
+            return Poll::Ready(Ok(()));
+        }
         if this.connection.too_long() {
             return this.poll_turn_away(cx).map(Err);
         }
@@ -237,7 +265,7 @@ impl AsyncRead for Watched {
             Poll::Ready(Ok(())) => {
                 let bytes = buf.filled().len() - before;
                 this.connection.read(bytes);
-                if this.connection.content.load(Relaxed) == Awaited::Yes as u8 {
+                if this.connection.awaits_content() {
                     let pace = this.connection.bounds.lock().content;
                     this.behind.sent(bytes, pace, Instant::now());
                 }

@@ -8,13 +8,12 @@ mod page;
 mod question;
 
 use std::fmt::Write;
-use std::net::IpAddr;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use crate::clock::Clock;
-use crate::config::settings::Listen;
 use crate::config::{Lasting, Plan};
 use crate::secret::Secret;
 use crate::server::{self, Server};
@@ -58,7 +57,7 @@ fn secret() -> Result<Secret, String> {
 /// Asks, and tells; the account is complete text.
 pub fn explain(mut plan: Plan, lasting: Arc<Lasting>, clock: Clock, question: &Question) -> Result<String, Failure> {
     let token = secret().map_err(Failure::Broken)?;
-    plan.settings.listen = vec![Listen { bind: (IpAddr::from([127, 0, 0, 1]), 0).into() }];
+    plan.settings.listen = vec![SocketAddr::from(([127, 0, 0, 1], 0)).into()];
     plan.settings.threads = Some(2);
     plan.settings.admin = None;
     plan.settings.log.access = None;

@@ -10,9 +10,10 @@ use pingora::protocols::http::ServerSession;
 use pingora::{Error, ErrorType};
 
 use crate::catch::{Panicked, catch};
-use crate::connection::{Phase, Watched};
+use crate::connection::Phase;
 use crate::exchange::{Broken, ContentFilter, Exchange};
 use crate::handler::{Source, Unread};
+use crate::http2;
 use crate::plugin::Chain;
 
 /// The content of a request, for a handler, as the plugins leave it.
@@ -27,7 +28,7 @@ pub struct FromClient<'a> {
 impl Source for FromClient<'_> {
     async fn chunk(&mut self, exchange: &mut Exchange) -> Result<Option<Bytes>, Unread> {
         let read = self.session.read_request_body().await;
-        let connection = Watched::below(self.session).map(|watched| watched.connection().clone());
+        let connection = http2::connection(self.session);
         let mut chunk = read.map_err(|_| {
             // Nobody knows where the next request would begin.
             self.session.set_keepalive(None);
@@ -56,8 +57,8 @@ impl Source for FromClient<'_> {
         if waits.is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"100-continue")) && !session.is_body_done()
         {
             let _ = session.write_continue_response().await;
-            if let Some(watched) = Watched::below(session) {
-                watched.connection().content_welcome();
+            if let Some(connection) = http2::connection(session) {
+                connection.content_welcome();
             }
         }
     }

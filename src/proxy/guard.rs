@@ -11,6 +11,7 @@ use pingora::proxy::Session;
 
 use crate::config::settings::Limits;
 use crate::fields::authority::is_authority;
+use crate::http2::Unfit;
 
 /// A refusal: the status, the word for metrics, and the sentence for the client.
 #[derive(Debug, PartialEq, Eq)]
@@ -38,6 +39,9 @@ pub fn check(session: &mut Session, limits: &Limits) -> Result<(), Refusal> {
     let request = session.req_header_mut();
     if let Some(raw) = &raw {
         raw_head(raw, request, limits)?;
+    }
+    if request.version == Version::HTTP_2 {
+        http2(request, limits)?;
     }
     head(request, limits)?;
     let Some(Absolute { authority, target }) = origin_form(request, limits)? else { return Ok(()) };
@@ -73,6 +77,23 @@ fn raw_head(raw: &[u8], request: &RequestHeader, limits: &Limits) -> Result<(), 
         if both {
             return refuse(400, "two-framings", "Content-Length and Transfer-Encoding exclude each other");
         }
+    }
+    Ok(())
+}
+
+/// What a request of HTTP/2 may be wrong in although its frames are not.
+fn http2(request: &RequestHeader, limits: &Limits) -> Result<(), Refusal> {
+    // As many bytes as the same head would have had in HTTP/1.1.
+    let fields: usize = request.headers.iter().map(|(name, value)| name.as_str().len() + value.len() + 4).sum();
+    if (fields + request.raw_path().len()) as u64 > limits.head.0 {
+        return refuse(431, "head-size", "the request head is too long");
+    }
+    if let Some(Unfit(message)) = request.extensions.get() {
+        return refuse(400, "target", message);
+    }
+    let plain = request.raw_path().starts_with(b"/") || request.raw_path() == b"*";
+    if !plain && request.method != Method::CONNECT {
+        return refuse(400, "target", "a request target begins with /");
     }
     Ok(())
 }

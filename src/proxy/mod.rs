@@ -30,8 +30,8 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use async_trait::async_trait;
 use bytes::Bytes;
-use http::Method;
-use http::header::{DATE, RANGE};
+use http::header::{DATE, EXPECT, RANGE};
+use http::{Method, Version};
 use pingora::cache::key::HashBinary;
 use pingora::cache::{CacheKey, CacheMeta, ForcedFreshness, HitHandler, RespCacheable};
 use pingora::http::{RequestHeader, ResponseHeader};
@@ -49,11 +49,12 @@ use crate::cache::reading::Handler as Found;
 use crate::cache::storage::FILLING;
 use crate::clock::Clock;
 use crate::config::Plan;
-use crate::connection::{Phase, Watched};
+use crate::connection::Phase;
 use crate::exchange::Exchange;
 use crate::fields::conditional::not_modified;
 use crate::fields::{connection as connection_fields, date};
 use crate::handler::Reply;
+use crate::http2;
 use crate::metrics::{CACHE_WORDS, Metrics, RouteMetrics};
 use crate::refusals::Refusals;
 use crate::upstream::Tried;
@@ -164,7 +165,7 @@ impl ProxyHttp for Proxy {
     async fn early_request_filter(&self, session: &mut Session, ctx: &mut Ctx) -> Result<()> {
         ctx.exchange.background = session.subrequest_ctx.is_some();
         parts::errand(session, ctx);
-        ctx.connection = Watched::below(session.as_downstream()).map(|watched| watched.connection().clone());
+        ctx.connection = http2::connection(session.as_downstream()).filter(|_| !ctx.exchange.background);
         let plan = &ctx.snapshot.plan;
         let mut last = false;
         if let Some(connection) = &ctx.connection {
@@ -172,24 +173,25 @@ impl ProxyHttp for Proxy {
         }
         let _ = FILLING.try_with(|filling| filling.set(false));
         let downstream = session.as_downstream_mut();
+        downstream.set_total_drain_timeout(Some(DRAIN_CONTENT));
         if downstream.as_http1().is_some() {
             // Whether the connection is kept was decided by its head; for how long is its own affair.
             if downstream.get_keepalive().is_some() {
                 downstream.set_keepalive(Some(FOR_EVER).filter(|_| !last));
             }
             downstream.set_read_timeout(Some(UNTOLD.max(plan.bounds.content.grace * 2)));
-            downstream.set_total_drain_timeout(Some(DRAIN_CONTENT));
             // What follows content is where smuggling lives.
             let empty = downstream.is_body_empty();
-            if let Some(connection) = ctx.connection.as_ref().filter(|_| !empty) {
-                match is_expect_continue_req(downstream.req_header()) {
-                    true => connection.content_offered(),
-                    false => connection.await_content(),
-                }
-            }
             // We pass interim responses on ourselves.
             downstream.set_ignore_info_resp(true);
             downstream.set_pipelining_enabled(empty);
+        }
+        let empty = downstream.is_body_empty();
+        if let Some(connection) = ctx.connection.as_ref().filter(|_| !empty) {
+            match waits_to_be_told(downstream.req_header()) {
+                true => connection.content_offered(),
+                false => connection.await_content(),
+            }
         }
         Ok(())
     }
@@ -620,6 +622,12 @@ impl Proxy {
             connection.await_first_byte(upstream.timeouts.first_byte);
         }
     }
+}
+
+/// Whether the client may hold its content back until it is told to go on. The engine asks that of HTTP/1.1 only.
+fn waits_to_be_told(request: &RequestHeader) -> bool {
+    let expects = || request.headers.get(EXPECT).is_some_and(|it| it.as_bytes().eq_ignore_ascii_case(b"100-continue"));
+    is_expect_continue_req(request) || (request.version == Version::HTTP_2 && expects())
 }
 
 /// The place in [`CACHE_WORDS`] of what the cache did.

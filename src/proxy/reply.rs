@@ -63,7 +63,9 @@ pub async fn send(session: &mut Session, ctx: &mut Ctx, clock: &Clock, reply: Re
 pub async fn interim(session: &mut Session, head: &ResponseHeader) {
     let downstream = session.as_downstream_mut();
     let (version, expects) = (downstream.req_header().version, downstream.req_header().headers.contains_key(EXPECT));
-    if downstream.as_http1().is_none() || version == Version::HTTP_10 || (head.status == 100 && expects) {
+    // Over HTTP/2 the engine passes none on.
+    let ours = version == Version::HTTP_2 || !(head.status == 100 && expects);
+    if downstream.is_subrequest() || version == Version::HTTP_10 || !ours {
         return;
     }
     let mut head = head.clone();

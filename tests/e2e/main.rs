@@ -14,6 +14,7 @@ mod conformance;
 mod cookbook;
 mod documents;
 mod explain;
+mod h2;
 mod leaks;
 mod limits;
 mod mistakes;

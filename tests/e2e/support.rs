@@ -137,6 +137,17 @@ impl Headwall {
         Self::whole(&text.replace("admin: { listen: \"127.0.0.1:0\" }\n", "admin: { listen: \"[::1]:0\" }\n"), plugins)
     }
 
+    /// With these routes before this origin; clients may speak HTTP/2, too.
+    pub fn either(origin: &Origin, rest: &str) -> Self {
+        Self::either_with(&format!("upstreams: {{ app: {{ servers: [\"127.0.0.1:{}\"] }} }}\n{rest}", origin.port))
+    }
+
+    /// With this configuration, but for the listeners; clients may speak HTTP/2, too.
+    pub fn either_with(yaml: &str) -> Self {
+        let admin = if yaml.contains("admin:") { "" } else { "admin: { listen: \"[::1]:0\" }" };
+        Self::whole(&format!("threads: 2\nlisten: [{{ bind: \"127.0.0.1:0\", h2c: true }}]\n{admin}\n{yaml}"), &[])
+    }
+
     fn whole(text: &str, plugins: &[headwall::plugin::Entry]) -> Self {
         let (lasting, clock) = (Arc::new(Lasting::default()), Clock::system());
         let plan = config::parse("test.yaml", text, &Parts { plugins, lasting: &lasting, clock: &clock })
