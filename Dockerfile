@@ -14,6 +14,9 @@ FROM rust:1.95-bookworm AS build
 RUN apt-get update \
  && apt-get install -y --no-install-recommends cmake \
  && rm -rf /var/lib/apt/lists/*
+# Writes into the binary what it was built from: `cargo audit bin headwall`, and scanners of
+# images, look known holes up by that.
+RUN cargo install --locked --quiet cargo-auditable --version 0.7.7
 WORKDIR /src
 COPY Cargo.toml Cargo.lock ./
 COPY .cargo ./.cargo
@@ -26,7 +29,7 @@ COPY src ./src
 RUN --mount=type=cache,target=/usr/local/cargo/registry,sharing=locked \
     --mount=type=cache,target=/src/target,sharing=locked \
     touch src/main.rs src/lib.rs \
- && cargo build --locked --release \
+ && cargo auditable build --locked --release \
  && strip -o /headwall target/release/headwall \
  && packaging/notices.sh /NOTICES
 

@@ -2,12 +2,14 @@
 # make test     everything CI runs
 # make check    what the code looks like: fmt, clippy, doc, deny
 # make advisories  known holes in dependencies; fetches the RustSec database, so it needs the network
+# make release  the binary, with the list of what it was built from in it
+# make sbom     that list as CycloneDX JSON, in target/headwall.cdx.json
 # make bench    Headwall beside the app itself, and beside nginx where it is installed
 # make docs     writes the pages of docs/ and conf/schema.json anew from the code
 # make fmt      formats
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check advisories bench docs fmt tools deny-tool
+.PHONY: help demo test check advisories release sbom bench docs fmt tools deny-tool
 
 PORT ?= 8080
 APP_PORT ?= 8081
@@ -16,6 +18,8 @@ export CARGO_TERM_PROGRESS_WHEN ?= auto
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 # zlib-ng, inside the engine, is built with cmake; nothing else is needed beside Rust, gcc and Node.
 install = command -v $(1) >/dev/null || { echo "installing $(2)"; $(SUDO) apt-get update -qq && $(SUDO) apt-get install -y -qq $(2); }
+
+cargo-tool = command -v $(1) >/dev/null || { echo "installing $(1) (some minutes, once)"; cargo install --locked --quiet $(1) --version $(2); }
 
 help:
 	@sed -n 's/^# \(make\)/\1/p' Makefile
@@ -44,7 +48,16 @@ advisories: tools deny-tool
 	cargo deny --log-level error check advisories
 
 deny-tool:
-	@command -v cargo-deny >/dev/null || { echo "installing cargo-deny (some minutes, once)"; cargo install --locked --quiet cargo-deny --version ^0.18; }
+	@$(call cargo-tool,cargo-deny,^0.18)
+
+release: tools
+	@$(call cargo-tool,cargo-auditable,^0.7)
+	cargo auditable build --locked --release
+
+sbom:
+	@$(call cargo-tool,cargo-cyclonedx,^0.5)
+	@cargo cyclonedx --quiet --format json --spec-version 1.5 --override-filename headwall.cdx
+	@mkdir -p target && mv headwall.cdx.json target/ && echo target/headwall.cdx.json
 
 bench: tools
 	cargo build --locked --release

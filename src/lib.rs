@@ -21,6 +21,7 @@ pub mod filter;
 pub mod handler;
 pub mod handlers;
 pub mod http2;
+pub mod identity;
 pub mod listener;
 pub mod memory;
 pub mod metrics;

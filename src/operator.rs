@@ -1,7 +1,7 @@
 //! What an operator asks a running server by its admin listener: `headwall health` and `headwall purge`.
 
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -29,7 +29,14 @@ impl Whom {
     fn address(&self, plan: Option<&Plan>) -> Result<SocketAddr, String> {
         let Some(plan) = plan else { return Ok(self.admin) };
         let admin = plan.settings.admin.as_ref().map(|admin| admin.listen.bind);
-        admin.ok_or_else(|| "this configuration has no `admin` listener that could be asked".to_owned())
+        let mut admin = admin.ok_or("this configuration has no `admin` listener that could be asked")?;
+        // One that listens everywhere is here, too.
+        match admin.ip() {
+            IpAddr::V4(ip) if ip.is_unspecified() => admin.set_ip(Ipv4Addr::LOCALHOST.into()),
+            IpAddr::V6(ip) if ip.is_unspecified() => admin.set_ip(Ipv6Addr::LOCALHOST.into()),
+            _ => {}
+        }
+        Ok(admin)
     }
 }
 

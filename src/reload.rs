@@ -19,12 +19,20 @@ struct Fixed {
     listen: Vec<Listen>,
     admin: Option<Listen>,
     threads: Option<u16>,
+    user: Option<String>,
 }
 
 impl Fixed {
     fn of(settings: &Settings) -> Self {
         let admin = settings.admin.as_ref().map(|admin| admin.listen.clone());
-        Fixed { listen: settings.listen.clone(), admin, threads: settings.threads }
+        Fixed { listen: settings.listen.clone(), admin, threads: settings.threads, user: settings.user.clone() }
+    }
+
+    /// Whether the operators' listener, which stays where it is, would be open to everybody with these settings.
+    fn laid_open(&self, settings: &Settings) -> bool {
+        let beyond = self.admin.as_ref().is_some_and(|admin| !admin.bind.ip().is_loopback());
+        let open = settings.admin.as_ref().is_none_or(|admin| !admin.is_guarded() && !admin.insecure);
+        beyond && open
     }
 }
 
@@ -70,6 +78,9 @@ impl Reloader {
         let load = self.load.as_ref().ok_or("there is no file to reload")?;
         let old = self.proxy.snapshot.load_full();
         let plan = load().map_err(|error| error.to_string())?;
+        if self.fixed.laid_open(&plan.settings) {
+            return Err("the admin listener stays beyond loopback until a new process, and would have no token".into());
+        }
         let wanted = &plan.settings.log.access;
         let log = match (&old.log, wanted) {
             (log, wanted) if *wanted == old.plan.settings.log.access => log.clone(),
@@ -80,7 +91,9 @@ impl Reloader {
             }
         };
         if Fixed::of(&plan.settings) != self.fixed {
-            tracing::warn!("`listen`, `admin.listen` and `threads` stay as they were; they change with a new process");
+            tracing::warn!(
+                "`listen`, `admin.listen`, `threads` and `user` stay as they were; they change with a new process"
+            );
         }
         plan.upstreams.iter().for_each(|upstream| upstream.start(&old.plan.upstreams));
         let limits = plan.limits;

@@ -22,6 +22,7 @@ use crate::connection::Bounds;
 use crate::descriptors;
 use crate::fields::forwarded::canonical;
 use crate::http2::Either;
+use crate::identity::{self, Identity};
 use crate::listener::places::{Most, Places};
 use crate::listener::{self, Door};
 use crate::metrics::Metrics;
@@ -56,6 +57,9 @@ pub enum Error {
         /// What is in the way.
         source: std::io::Error,
     },
+    /// The process cannot become the user that it should.
+    #[error("{0}")]
+    User(String),
     /// Something of the machine's failed.
     #[error(transparent)]
     Io(#[from] std::io::Error),
@@ -93,6 +97,22 @@ fn take(address: SocketAddr) -> Result<std::net::TcpListener, Error> {
     })
 }
 
+/// Root's rights were for the addresses.
+fn give_up_root(user: Option<&Identity>) -> Result<(), Error> {
+    match (user, identity::is_root()) {
+        (Some(user), true) => {
+            user.assume().map_err(Error::User)?;
+            tracing::info!(%user, "root no more");
+        }
+        (Some(user), false) if !user.is_here() => {
+            tracing::warn!(%user, "not started as root, so `user` is not taken over");
+        }
+        (None, true) => tracing::warn!("running as root; `user: NAME` leaves its rights once the addresses are taken"),
+        _ => {}
+    }
+    Ok(())
+}
+
 impl Server {
     /// Listens for signals, takes the addresses, opens the log.
     pub fn new(plan: Plan, lasting: Arc<Lasting>, clock: Clock) -> Result<Self, Error> {
@@ -112,6 +132,8 @@ impl Server {
         let listeners = plan.settings.listen.iter().map(|listen| Ok((take(listen.bind)?, listen.h2c)));
         let listeners = listeners.collect::<Result<_, Error>>()?;
         let admin = plan.settings.admin.as_ref().map(|admin| take(admin.listen.bind)).transpose()?;
+        // What is opened from here on, the log first, has to be open to that user, too.
+        give_up_root(plan.user.as_ref())?;
         let log = plan.settings.log.access.as_ref().map(|settings| {
             let log = AccessLog::open(settings, metrics.clone());
             log.map(Arc::new).map_err(|source| Error::Log { file: settings.place(), source })
@@ -132,6 +154,11 @@ impl Server {
 
     /// On SIGHUP, loads the configuration like this and takes it over.
     pub fn reloading(mut self, load: impl Fn() -> Result<Plan, config::Error> + Send + Sync + 'static) -> Self {
+        // What root could read, its successor may not.
+        let other = self.proxy.snapshot.load().plan.user.is_some();
+        if let Some(error) = other.then(|| load().err()).flatten() {
+            tracing::warn!("a reload would fail, because `user` is not root:\n{error}");
+        }
         self.load = Some(Arc::new(load));
         self
     }

@@ -16,6 +16,7 @@ use super::{Parts, Plan};
 use crate::cache::Limits;
 use crate::fields::query::Rules;
 use crate::handlers::{self, Draft, Surroundings};
+use crate::identity::Identity;
 use crate::plugin::{Chain, Complaint, Hooks};
 use crate::route::{Conditions, Destination, Route, RouteCache, Router};
 use crate::secret::{self, Secret};
@@ -40,6 +41,10 @@ impl<'a> Compiler<'a> {
         self.check_listeners(&settings);
         let admin_token = self.admin_token(&settings);
         let bounds = self.bounds(&settings.limits);
+        let user = settings
+            .user
+            .as_deref()
+            .and_then(|user| Identity::find(user).map_err(|message| self.complaints.value("user", message)).ok());
         let limits = self.limits(&settings.cache);
         let upstreams = self.upstreams(&settings.upstreams);
         let proxies = !settings.trust.proxies.is_empty();
@@ -54,6 +59,7 @@ impl<'a> Compiler<'a> {
             trusted: settings.trust.proxies.clone(),
             admin_token,
             bounds,
+            user,
             limits,
             upstreams: upstreams.into_values().flatten().collect(),
             stores: self.stores.finish(),
@@ -78,11 +84,13 @@ impl<'a> Compiler<'a> {
             }
         }
         if let Some(admin) = &settings.admin {
-            if !admin.listen.bind.ip().is_loopback() {
+            let (guarded, beyond) = (admin.is_guarded(), !admin.listen.bind.ip().is_loopback());
+            if beyond && !guarded && !admin.insecure {
                 self.complaints.value(
                     "admin.listen",
                     format!(
-                        "{} is not on loopback, and whoever reaches it sees everything; write 127.0.0.1:{}",
+                        "{} is not on loopback, and whoever reaches it sees and purges everything; add a `token` or a \
+                         `token_file`, write 127.0.0.1:{}, or say `insecure: true`",
                         admin.listen.bind,
                         admin.listen.bind.port()
                     ),
@@ -90,6 +98,10 @@ impl<'a> Compiler<'a> {
             }
             if admin.listen.h2c {
                 self.complaints.value("admin.listen", "`h2c` is for `listen`; operators are answered in HTTP/1.1");
+            }
+            if admin.insecure && (guarded || !beyond) {
+                let why = if guarded { "there is a token" } else { "the listener is on loopback" };
+                self.complaints.key("admin.insecure", format!("{why}, so `insecure` does nothing; leave it out"));
             }
             if seen.contains(&admin.listen.bind) {
                 self.complaints.value("admin.listen", format!("{} is taken by `listen`", admin.listen.bind));

@@ -26,6 +26,7 @@ use crate::clock::Clock;
 use crate::connection::Bounds;
 use crate::fields::query::Rules;
 use crate::handlers::{Named, Stores};
+use crate::identity::Identity;
 use crate::plugin::{Chain, Entry, Hooks};
 use crate::route::Router;
 use crate::secret::Secret;
@@ -53,6 +54,8 @@ pub struct Plan {
     pub admin_token: Option<Secret>,
     /// What each connection of a client is held to (`settings.limits` has the rest).
     pub bounds: Bounds,
+    /// Whom the process becomes.
+    pub user: Option<Identity>,
     /// How the cache is bounded.
     pub limits: Limits,
     /// All upstreams.

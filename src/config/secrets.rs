@@ -18,6 +18,10 @@ pub(super) fn without_number(message: &str) -> String {
 /// Whether what stands there must not be seen. The names of users may be, unless they look like a hash.
 pub(super) fn is_secret(scalar: &Scalar) -> bool {
     let path = if scalar.is_key { parent(&scalar.path).unwrap_or("") } else { &scalar.path };
+    // The user that the process becomes.
+    if path == "user" {
+        return secret::looks_like_a_hash(&scalar.text);
+    }
     // The names of upstreams are the operator's own.
     let path = path.strip_prefix("upstreams.").and_then(|rest| rest.split_once('.')).map_or(path, |(_, rest)| rest);
     let below = path.split(['.', '[']).any(|key| secret::holds_secrets(key) && !(scalar.is_key && key == "users"));

@@ -27,6 +27,10 @@ pub struct Settings {
     pub listen: Vec<Listen>,
     /// The operator's listener; none when absent.
     pub admin: Option<Admin>,
+    /// Whom a process that was started as root becomes once it has its addresses: `name`, `name:group`, or numbers. The access
+    /// log is opened, and files are read again on a reload, as that user.
+    #[serde(deserialize_with = "given")]
+    pub user: Option<String>,
     /// Whose word about clients is believed.
     pub trust: Trust,
     /// What clients may take of us: sizes of requests, time, connections.
@@ -52,6 +56,7 @@ impl Default for Settings {
             threads: None,
             listen: vec![SocketAddr::from(([127, 0, 0, 1], 8080)).into()],
             admin: None,
+            user: None,
             trust: Trust::default(),
             limits: Limits::default(),
             log: Log::default(),
@@ -162,10 +167,11 @@ impl<'de> Deserialize<'de> for Listen {
 /// admin: { listen: "127.0.0.1:9900" }
 /// ```
 ///
-/// It is for loopback only: whoever reaches it sees and purges everything, unless there is a token. Then all but `/health`
-/// wants `Authorization: Bearer TOKEN`, and whoever has it may ask any route why it does what it does
-/// (`X-Headwall-Explain: 1` with `X-Headwall-Token: TOKEN`, docs/explain.md). `headwall health` and `headwall purge` ask this
-/// listener; a purge takes the token from the file that `--config` names, in `--token-file`, or in HEADWALL_ADMIN_TOKEN.
+/// Whoever reaches it sees and purges everything, unless there is a token. Then all but `/health` wants
+/// `Authorization: Bearer TOKEN`, and whoever has it may ask any route why it does what it does (`X-Headwall-Explain: 1` with
+/// `X-Headwall-Token: TOKEN`, docs/explain.md). Beyond loopback it has to have one, or has to be called `insecure: true`. What
+/// is said there, the token too, is not encrypted. `headwall health` and `headwall purge` ask this listener; a purge takes
+/// the token from the file that `--config` names, in `--token-file`, or in HEADWALL_ADMIN_TOKEN.
 ///
 /// ```yaml
 /// admin: { listen: "127.0.0.1:9900", token: "${ADMIN_TOKEN:-only-an-example-of-one}" }
@@ -181,7 +187,7 @@ impl<'de> Deserialize<'de> for Listen {
 #[derive(Debug, Clone, PartialEq, Eq, serde::Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Admin {
-    /// Its address, on loopback.
+    /// Its address; on loopback, unless there is a token.
     pub listen: Listen,
     /// What opens it, all but `/health`; at least 16 visible ASCII characters. A reload takes a new one over.
     #[serde(default)]
@@ -189,6 +195,9 @@ pub struct Admin {
     /// The same in a file of its own, on a line of its own.
     #[serde(default)]
     pub token_file: Option<PathBuf>,
+    /// Open to everybody who reaches it, beyond loopback and without a token.
+    #[serde(default)]
+    pub insecure: bool,
 }
 
 /// Whose word about clients is believed.
@@ -303,6 +312,13 @@ pub struct AccessLog {
     pub file: Option<PathBuf>,
     /// In which form.
     pub format: Format,
+}
+
+impl Admin {
+    /// Whether it takes a token to be let in.
+    pub fn is_guarded(&self) -> bool {
+        self.token.is_some() || self.token_file.is_some()
+    }
 }
 
 impl AccessLog {

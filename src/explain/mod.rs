@@ -60,6 +60,7 @@ pub fn explain(mut plan: Plan, lasting: Arc<Lasting>, clock: Clock, question: &Q
     plan.settings.listen = vec![SocketAddr::from(([127, 0, 0, 1], 0)).into()];
     plan.settings.threads = Some(2);
     plan.settings.admin = None;
+    plan.user = None;
     plan.settings.log.access = None;
     plan.settings.shutdown.drain = Span(Duration::from_secs(1));
     plan.admin_token = Some(token.clone());

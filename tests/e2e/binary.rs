@@ -403,3 +403,72 @@ fn a_reload_leaves_what_plugins_count_as_it_is() {
         assert_eq!(ask().status, status, "the same settings keep their counts");
     }
 }
+
+/// Whose rights a process has: user, group, other groups.
+fn rights(process: &str) -> [String; 3] {
+    let status = std::fs::read_to_string(format!("/proc/{process}/status")).unwrap();
+    ["Uid:", "Gid:", "Groups:"].map(|name| {
+        let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap();
+        line.split_whitespace().collect::<Vec<_>>().join(" ")
+    })
+}
+
+#[test]
+fn root_becomes_the_user_and_reloads_as_such() {
+    let (port, admin) = (free_port(), free_port());
+    let text = |content: &str| {
+        format!(
+            "user: nobody\nthreads: 2\nlisten: [\"127.0.0.1:{port}\"]\nadmin: {{ listen: \"127.0.0.1:{admin}\" }}\nroutes: [{{ to: {{ respond: {{ content: {content} }} }} }}]\n"
+        )
+    };
+    let file = TempFile::new("user.yaml", &text("before"));
+    let process = Process::start(&["run", "--config", file.path()]).ready(port).ready(admin);
+    let reloads = |result: &str| {
+        metric(([127, 0, 0, 1], admin).into(), &format!("headwall_reloads_total{{result=\"{result}\"}}"))
+    };
+    // It accepts before it lets go of root, and answers after that.
+    assert_eq!(reloads("failed"), 0.0);
+    if !rights("self")[0].starts_with("0 ") {
+        // Nobody else can; the server says so and stays who it is.
+        return assert!(!rights(&process.id().to_string())[0].starts_with("65534 "));
+    }
+    let [uid, gid, groups] = rights(&process.id().to_string());
+    assert_eq!(uid, "65534 65534 65534 65534");
+    assert_eq!(gid, "65534 65534 65534 65534");
+    assert!(groups.split(' ').all(|group| group != "0"), "{groups}");
+    std::fs::write(&file.0, text("after")).unwrap();
+    process.signal("HUP");
+    wait_until(|| reloads("ok") == 1.0);
+    // What root could read and its successor cannot is a reload that fails.
+    run(Command::new("chmod").args(["600", file.path()]));
+    process.signal("HUP");
+    wait_until(|| reloads("failed") == 1.0);
+    let mut client = Client::to(([127, 0, 0, 1], port).into());
+    client.request("GET", "/", "");
+    assert_eq!(client.response("GET").whole(200).text(), "after");
+}
+
+#[test]
+fn an_admin_listener_beyond_loopback_keeps_a_token() {
+    let (port, admin) = (free_port(), free_port());
+    let text = |admin: &str| {
+        format!("threads: 2\nlisten: [\"127.0.0.1:{port}\"]\n{admin}\nroutes: [{{ to: {{ respond: {{}} }} }}]\n")
+    };
+    let guarded = format!("admin: {{ listen: \"0.0.0.0:{admin}\", token: a-token-of-this-test }}");
+    let file = TempFile::new("beyond.yaml", &text(&guarded));
+    let process = Process::start(&["run", "--config", file.path()]).ready(port).ready(admin);
+    let ask = |token: &str| {
+        let mut client = Client::to(([127, 0, 0, 1], admin).into());
+        client.request("GET", "/metrics", &format!("Authorization: Bearer {token}\r\nConnection: close\r\n"));
+        client.response("GET")
+    };
+    assert_eq!(ask("somebody-elses-guess").status, 401);
+    let failed = || ask("a-token-of-this-test").text().contains("headwall_reloads_total{result=\"failed\"} 1");
+    assert!(!failed());
+    assert_eq!(headwall(&["health", "--config", file.path()]).0, 0, "it is on loopback, too");
+    // The listener would stay where it is, open to everybody.
+    std::fs::write(&file.0, text(&format!("admin: {{ listen: \"127.0.0.1:{admin}\" }}"))).unwrap();
+    process.signal("HUP");
+    wait_until(failed);
+    assert_eq!(ask("somebody-elses-guess").status, 401);
+}
