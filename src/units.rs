@@ -137,6 +137,11 @@ impl<'de> Deserialize<'de> for Network {
     }
 }
 
+/// A key that is there is there: `cache:` with nothing behind it means `cache: {}`, not "no cache".
+pub fn given<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<Option<T>, D::Error> {
+    T::deserialize(deserializer).map(Some)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -15,7 +15,7 @@ use serde::Serialize;
 use serde::de::{self, Deserialize, Deserializer, MapAccess, Visitor};
 
 use crate::secret::Secret;
-use crate::units::{ByteSize, Network, Span};
+use crate::units::{ByteSize, Network, Span, given};
 
 /// The whole file.
 #[derive(Debug, Clone, serde::Deserialize, JsonSchema)]
@@ -813,9 +813,4 @@ fn plugin_list(_: &mut SchemaGenerator) -> Schema {
 
 fn destination(_: &mut SchemaGenerator) -> Schema {
     json_schema!({ "$ref": "#/definitions/Destination" })
-}
-
-/// A key that is there is there: `cache:` with nothing behind it means `cache: {}`, not "no cache".
-fn given<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<Option<T>, D::Error> {
-    T::deserialize(deserializer).map(Some)
 }

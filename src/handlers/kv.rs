@@ -38,7 +38,7 @@ use crate::memory::tags::{Tagged, Tags};
 use crate::memory::{Change, Memory, Usage};
 use crate::plugin::{Complaint, settings};
 use crate::secret::{self, Secret};
-use crate::units::{ByteSize, Network, Span};
+use crate::units::{ByteSize, Network, Span, given};
 
 /// A key/value store under the route's prefix: `PUT /cache/key?ttl=seconds`, `GET`, `HEAD`, `DELETE`.
 ///
@@ -51,7 +51,8 @@ use crate::units::{ByteSize, Network, Span};
 /// `PUT` keeps the content with its `Content-Type` and `Content-Encoding`: 201 when it is new, 200 when it
 /// replaces. `GET` gives it back with a strong `ETag`; 404 when it is missing or expired. `DELETE` is 204.
 /// `If-Match` and `If-None-Match` make writes conditional. A client in none of `allow` needs one of the `tokens`
-/// (`Authorization: Bearer …`). What is used least goes first when memory is needed.
+/// (`Authorization: Bearer …`): with tokens and without `allow`, that is everybody. What is used least goes first when
+/// memory is needed.
 ///
 /// A `PUT` may name tags (`Cache-Tag`, `Surrogate-Key` or `Cache-Groups`, at most 1000 of 16 KiB in all): a purge by one
 /// of them takes the value out together with the responses that have it. `GET` does not give them back, and a `PUT`
@@ -67,8 +68,9 @@ pub(super) struct Settings {
     max_value: ByteSize,
     /// How long a value is kept that was put without `ttl`; for ever when absent.
     default_ttl: Option<Span>,
-    /// Networks that may use it.
-    allow: Vec<Network>,
+    /// Networks that may use it without a token; when absent, loopback, or nobody where there are tokens.
+    #[serde(deserialize_with = "given")]
+    allow: Option<Vec<Network>>,
     /// Bearer tokens that may use it from anywhere; at least 16 visible ASCII characters each.
     tokens: Vec<Secret>,
     /// A file with more of them, one a line.
@@ -82,7 +84,7 @@ impl Default for Settings {
             memory: ByteSize(64 << 20),
             max_value: ByteSize(8 << 20),
             default_ttl: None,
-            allow: Network::loopback(),
+            allow: None,
             tokens: Vec::new(),
             token_file: None,
         }
@@ -218,7 +220,7 @@ pub(super) fn build(value: &serde_yaml::Value, around: &Surroundings<'_>) -> Res
         prefix: prefix.to_owned(),
         max_value: settings.max_value.0,
         default_ttl: settings.default_ttl.map(|span| span.0),
-        allow: settings.allow,
+        allow: settings.allow.unwrap_or_else(|| if tokens.is_empty() { Network::loopback() } else { Vec::new() }),
         tokens,
     }))
 }

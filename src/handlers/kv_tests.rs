@@ -159,6 +159,16 @@ async fn only_those_who_may() {
         let got = client.from(peer, client_address, &format!("GET /cache/k{fields}")).await;
         assert_eq!(got.status(), status, "{peer} {client_address} {fields}");
     }
+    // A store that wants a token wants it from loopback, too, unless the file allows that.
+    for (settings, status) in [
+        ("{}", 404),
+        ("{ tokens: [0123456789abcdef] }", 401),
+        ("{ tokens: [0123456789abcdef], allow: [127.0.0.0/8] }", 404),
+        ("{ tokens: [] }", 404),
+        ("{ allow: }", 403),
+    ] {
+        assert_eq!(setup(settings).client.send("GET /cache/k", "").await.status(), status, "{settings}");
+    }
     let Setup { client, .. } = setup("{ allow: [], tokens: [0123456789abcdef] }");
     for (fields, status) in [
         ("", 401),
