@@ -198,18 +198,24 @@ impl Sliced<'_> {
         self.sheet.goes_on_in(sheet, self.proxy.clock.wall())
     }
 
-    /// The slice that begins there, of these very bytes. The head has left, so it is worth another try.
+    /// The slice that begins there, of these very bytes. The head has left, so it is worth another try, but an app
+    /// that hangs is waited for once, however many tries that takes.
     async fn fetch(&self, session: &Session, ctx: &Ctx, begins: u64) -> Option<Fetched> {
-        for pause in PAUSES {
-            if let Some(fetched) = fetch(self.proxy, session, ctx, &self.key, begins).await {
-                return Some(fetched).filter(|fetched| self.goes_on_in(&fetched.sheet));
+        let timeouts = &ctx.upstream()?.timeouts;
+        let patience = timeouts.connect + timeouts.first_byte + Duration::from_millis(PAUSES.iter().sum());
+        let tries = async {
+            for pause in PAUSES {
+                if let Some(fetched) = fetch(self.proxy, session, ctx, &self.key, begins).await {
+                    return Some(fetched).filter(|fetched| self.goes_on_in(&fetched.sheet));
+                }
+                if ctx.connection.as_ref().is_some_and(|connection| connection.gone()) {
+                    break;
+                }
+                tokio::time::sleep(Duration::from_millis(pause)).await;
             }
-            if ctx.connection.as_ref().is_some_and(|connection| connection.gone()) {
-                break;
-            }
-            tokio::time::sleep(Duration::from_millis(pause)).await;
-        }
-        None
+            None
+        };
+        tokio::time::timeout(patience, tries).await.ok().flatten()
     }
 
     /// Sends what there is of one slice, from the store or as it comes; where it ends.
