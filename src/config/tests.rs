@@ -95,6 +95,7 @@ fn each_mistake_says_where_and_what_would_be_right() {
             "routes: [{ to: { proxy: app } }]\nadmin: { listen: { bind: \"127.0.0.1:9900\", h2c: true } }\n",
             "`h2c` is for `listen`",
         ),
+        (
             "routes: [{ to: { proxy: app } }]\nadmin: { listen: \"127.0.0.1:9900\", insecure: true }\n",
             "headwall.yaml:3:36: the listener is on loopback, so `insecure` does nothing",
         ),
