@@ -25,7 +25,7 @@ const FLOORS: &[&[&str]] = &[
     &["listener", "reload"],
     &["server"],
     &["explain", "operator", "replay", "probe"],
-    &["testing", "cli"],
+    &["testing", "fuzzing", "cli"],
 ];
 
 fn floor(module: &str) -> usize {
