@@ -4,15 +4,21 @@
 # make advisories  known holes in dependencies; fetches the RustSec database, so it needs the network
 # make release  the binary, with the list of what it was built from in it
 # make sbom     that list as CycloneDX JSON, in target/headwall.cdx.json
+# make fuzz     what strangers write, at random (libFuzzer): MINUTES=20 for each target, or for TARGET=guard alone
+# make differential  STREAMS=100000 streams of requests, as the client means, the proxy writes and Node reads them
 # make bench    Headwall beside the app itself, and beside nginx where it is installed
 # make docs     writes the pages of docs/ and conf/schema.json anew from the code
 # make fmt      formats
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check advisories release sbom bench docs fmt tools deny-tool
+.PHONY: help demo test check advisories release sbom fuzz fuzz-tool differential bench docs fmt tools deny-tool
 
 PORT ?= 8080
 APP_PORT ?= 8081
+MINUTES ?= 20
+STREAMS ?= 100000
+SEED ?= $(shell date +%s)
+CARGO_FUZZ := 0.13.2
 export CARGO_TERM_PROGRESS_WHEN ?= auto
 
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
@@ -58,6 +64,17 @@ sbom:
 	@$(call cargo-tool,cargo-cyclonedx,^0.5)
 	@cargo cyclonedx --quiet --format json --spec-version 1.5 --override-filename headwall.cdx
 	@mkdir -p target && mv headwall.cdx.json target/ && echo target/headwall.cdx.json
+
+fuzz: fuzz-tool
+	@fuzz/run.sh $(MINUTES) $(TARGET)
+
+fuzz-tool:
+	@command -v g++ >/dev/null || { $(call install,g++,g++); }
+	@cargo fuzz --version 2>/dev/null | grep -q ' $(CARGO_FUZZ)$$' || { echo "installing cargo-fuzz (some minutes, once)"; cargo install --locked --quiet cargo-fuzz --version =$(CARGO_FUZZ); }
+
+# Another seed each time; the one that shows a fault is told.
+differential: tools
+	STREAMS=$(STREAMS) SEED=$(SEED) cargo test --locked --test e2e -- --nocapture differential::what_the_client_meant
 
 bench: tools
 	cargo build --locked --release

@@ -18,6 +18,8 @@ pub mod connection;
 pub mod exchange;
 pub mod fields;
 pub mod filter;
+#[doc(hidden)]
+pub mod fuzzing;
 pub mod handler;
 pub mod handlers;
 pub mod http2;

@@ -27,7 +27,7 @@ const FLOORS: &[&[&str]] = &[
     &["listener", "reload", "descriptors"],
     &["server"],
     &["explain", "operator", "replay", "probe"],
-    &["testing", "cli"],
+    &["testing", "fuzzing", "cli"],
 ];
 
 fn floor(module: &str) -> usize {

@@ -65,7 +65,6 @@ impl Index {
     }
 
     /// Whether nothing is listed.
-    #[cfg(test)]
     pub fn is_empty(&self) -> bool {
         self.tags.is_empty() && self.hosts.lock().is_empty()
     }

@@ -377,6 +377,11 @@ impl Cache {
         self.map.usage()
     }
 
+    /// Whether nothing is listed for purges.
+    pub(crate) fn lists_nothing(&self) -> bool {
+        self.index.is_empty()
+    }
+
     /// How many fills are under way, and the bytes set aside for them.
     pub fn filling(&self) -> (u64, u64) {
         (self.fills.lock().len() as u64, self.ledger.held())

@@ -28,6 +28,17 @@ impl Place {
     fn of(span: Span) -> Self {
         Place { line: span.start.line().max(1), column: span.start.col() + 1 }
     }
+
+    /// The end of a file: behind it the parser finds that something is missing.
+    fn end(text: &str) -> Self {
+        let last = text.rsplit('\n').next().map_or(0, |last| last.chars().count());
+        Place { line: text.split('\n').count(), column: last + 1 }
+    }
+
+    /// The same, or where the file ends.
+    fn until(self, end: Self) -> Self {
+        if self.line > end.line { end } else { self }
+    }
 }
 
 /// What is wrong with the file itself.
@@ -86,14 +97,14 @@ impl Index {
     pub fn of(text: &str) -> Result<Index, Fault> {
         let mut index = Index::default();
         let mut levels: Vec<Level> = Vec::new();
-        let (mut documents, mut aliases) = (0, 0);
+        let (mut documents, mut aliases, end) = (0, 0, Place::end(text));
         for event in Parser::new_from_str(text) {
             let (event, span) = event.map_err(|error| {
                 let mark = error.marker();
                 let place = Place { line: mark.line().max(1), column: mark.col() + 1 };
-                Fault { place, message: format!("this is not YAML: {}", error.info()) }
+                Fault { place: place.until(end), message: format!("this is not YAML: {}", error.info()) }
             })?;
-            let place = Place::of(span);
+            let place = Place::of(span).until(end);
             let fault = |message: String| Err(Fault { place, message });
             match event {
                 Event::DocumentStart(_) => {
@@ -222,15 +233,17 @@ mod tests {
 
     #[test]
     fn faults_have_places_too() {
+        assert_eq!(Index::of("\n---").unwrap().of_value(""), Some(Place { line: 2, column: 4 }), "in the file");
         for (text, place, message) in [
             ("a: 1\na: 2\n", "2:1", "a second time, first at 1:1"),
             ("u:\n  x: { b: 1,\n       b: 2 }\n", "3:8", "the key `b`"),
             ("a: 1\n---\nb: 2\n", "2:1", "second document"),
             ("a: [1\n", "2:1", "not YAML"),
-            ("a:\n\tb: 1\n", "2:1", "not YAML"),
+            ("é: [1", "1:6", "not YAML"),
+            ("a:\n\tb: 1\n", "2:2", "not YAML"),
         ] {
             let fault = Index::of(text).unwrap_err();
-            assert_eq!(fault.place.line.to_string(), place.split(':').next().unwrap(), "{text:?}: {fault:?}");
+            assert_eq!(fault.place.to_string(), place, "{text:?}: {fault:?}");
             assert!(fault.message.contains(message), "{text:?}: {fault:?}");
         }
         let deep = "[".repeat(40) + &"]".repeat(40);

@@ -12,7 +12,7 @@ use http::header::CACHE_CONTROL;
 use http::{HeaderMap, HeaderName};
 use sfv::{BareItem, ListEntry, Parser};
 
-use super::members;
+use super::{members, open_quote};
 
 /// What the directives say. `None` is "not there".
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -77,17 +77,6 @@ fn qualified(value: Option<&[u8]>) -> Option<Vec<HeaderName>> {
     let names = list.split(|byte| *byte == b',').map(<[u8]>::trim_ascii).filter(|name| !name.is_empty());
     let names: Vec<_> = names.map(HeaderName::from_bytes).collect::<Result<_, _>>().ok()?;
     (!names.is_empty()).then_some(names)
-}
-
-fn open_quote(line: &[u8]) -> bool {
-    let (mut quoted, mut escaped) = (false, false);
-    for byte in line {
-        if *byte == b'"' && !escaped {
-            quoted = !quoted;
-        }
-        escaped = quoted && *byte == b'\\' && !escaped;
-    }
-    quoted
 }
 
 /// The smaller of what was there and what comes.
@@ -155,8 +144,11 @@ impl CacheControl {
             b"only-if-cached" => self.only_if_cached = true,
             b"max-age" => least(&mut self.max_age, value),
             b"s-maxage" => least(&mut self.s_maxage, value),
-            b"min-fresh" => self.min_fresh = Some(seconds(value)),
-            b"max-stale" => self.max_stale = Some(value.map_or(Duration::MAX, |value| seconds(Some(value)))),
+            b"min-fresh" => self.min_fresh = self.min_fresh.max(Some(seconds(value))),
+            b"max-stale" => {
+                let most = value.map_or(Duration::MAX, |value| seconds(Some(value)));
+                self.max_stale = Some(self.max_stale.map_or(most, |there| there.min(most)));
+            }
             b"stale-while-revalidate" => least(&mut self.stale_while_revalidate, value),
             b"stale-if-error" => least(&mut self.stale_if_error, value),
             _ => {}
@@ -191,6 +183,9 @@ mod tests {
             ("max-age=99999999999999999999", CacheControl { max_age: SECS(LARGEST), ..base() }),
             ("max-stale", CacheControl { max_stale: Some(Duration::MAX), ..base() }),
             ("max-stale=9", CacheControl { max_stale: SECS(9), ..base() }),
+            ("max-stale=9, max-stale", CacheControl { max_stale: SECS(9), ..base() }),
+            ("max-stale, max-stale=9", CacheControl { max_stale: SECS(9), ..base() }),
+            ("min-fresh=9, min-fresh=1", CacheControl { min_fresh: SECS(9), ..base() }),
             ("max-stale=x", CacheControl { max_stale: SECS(0), ..base() }),
             ("no-store, must-understand", CacheControl { no_store: true, must_understand: true, ..base() }),
             ("x=\"no-store, private\"", base()),

@@ -8,7 +8,7 @@ use std::net::IpAddr;
 
 use http::HeaderMap;
 
-use super::members;
+use super::{members, open_quote, separated};
 
 /// What a request field says that some reader takes for the truth about the request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -75,13 +75,18 @@ pub fn is_about_the_client(name: &str) -> bool {
     matches!(says(name), Some(Says::Client | Says::Place | Says::Target | Says::Method))
 }
 
-/// The address in one list member: `192.0.2.1`, `192.0.2.1:4711`, `2001:db8::1`, `[2001:db8::1]:4711`.
+/// The address in one list member: `192.0.2.1`, `192.0.2.1:4711`, `2001:db8::1`, `[2001:db8::1]:4711`, with nothing
+/// before it and nothing behind.
 fn address(member: &[u8]) -> Option<IpAddr> {
-    let text = std::str::from_utf8(member).ok()?.trim_matches('"');
-    if let Some(rest) = text.strip_prefix('[') {
-        return rest.split(']').next()?.parse().ok();
-    }
-    text.parse().ok().or_else(|| text.rsplit_once(':')?.0.parse().ok())
+    let text = std::str::from_utf8(member).ok()?;
+    let text = text.strip_prefix('"').and_then(|inside| inside.strip_suffix('"')).unwrap_or(text);
+    let (host, port) = match text.strip_prefix('[') {
+        Some(rest) => rest.split_once(']')?,
+        None => text.split_at(text.find(':').filter(|at| Some(*at) == text.rfind(':')).unwrap_or(text.len())),
+    };
+    let legal = |port: &str| port.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte));
+    let port = port.is_empty() || port.strip_prefix(':').is_some_and(legal);
+    host.parse().ok().filter(|_| port)
 }
 
 /// IPv4 addresses written as IPv6 count as IPv4, so that a network such as 10.0.0.0/8 takes them.
@@ -90,16 +95,23 @@ pub fn canonical(address: IpAddr) -> IpAddr {
 }
 
 /// The hops that proxies wrote, the nearest one last: `X-Forwarded-For`, or `for=` in `Forwarded` (RFC 7239).
+///
+/// A proxy may write its hop behind what the client sent, into the same line: a quote that the client opened must
+/// not swallow it.
 fn hops(fields: &HeaderMap) -> Vec<Option<IpAddr>> {
     if fields.contains_key("x-forwarded-for") {
-        return members(fields, "x-forwarded-for").map(address).collect();
+        let lines = fields.get_all("x-forwarded-for").iter();
+        let words = lines.flat_map(|line| line.as_bytes().split(|byte| *byte == b','));
+        return words.map(<[u8]>::trim_ascii).filter(|word| !word.is_empty()).map(address).collect();
     }
+    let value = |pair: &[u8]| {
+        let is_for = pair.get(..4).is_some_and(|name| name.eq_ignore_ascii_case(b"for="));
+        is_for.then(|| address(&pair[4..]))
+    };
     let node = |element: &[u8]| {
-        element.split(|byte| *byte == b';').find_map(|pair| {
-            let pair = pair.trim_ascii();
-            let value = pair.get(..4).filter(|name| name.eq_ignore_ascii_case(b"for=")).map(|_| &pair[4..])?;
-            address(value)
-        })
+        let mut values = separated(element, b';').filter_map(value);
+        let only = values.next().filter(|_| values.next().is_none() && !open_quote(element));
+        only.flatten()
     };
     members(fields, "forwarded").map(node).collect()
 }
@@ -169,9 +181,15 @@ mod tests {
             let got = client(&fields(&format!("x-forwarded-for: {list}")), peer, trusted);
             assert_eq!(got.unwrap().to_string(), expected, "{list}");
         }
-        for hidden in
-            ["x-forwarded-for: 203.0.113.9, unknown, 10.0.0.7", "forwarded: for=_hidden", "forwarded: proto=https"]
-        {
+        for hidden in [
+            "x-forwarded-for: 203.0.113.9, unknown, 10.0.0.7",
+            "x-forwarded-for: [2001:db8::1]x",
+            "x-forwarded-for: \"203.0.113.9",
+            "x-forwarded-for: 203.0.113.9:8 0",
+            "forwarded: for=_hidden",
+            "forwarded: proto=https",
+            "forwarded: for=203.0.113.9;for=203.0.113.10",
+        ] {
             assert_eq!(client(&fields(hidden), peer, trusted), None, "{hidden}");
         }
         for (told, expected) in [
@@ -179,6 +197,22 @@ mod tests {
             ("forwarded: by=10.0.0.2;For=\"[2001:db8::1]:4711\", for=10.0.0.7", "2001:db8::1"),
         ] {
             assert_eq!(client(&fields(told), peer, trusted).unwrap().to_string(), expected, "{told}");
+        }
+    }
+
+    /// A proxy that is trusted writes behind what came, into the same line.
+    #[test]
+    fn what_a_client_begins_does_not_swallow_what_a_proxy_writes() {
+        let (trusted, peer) = (|address: IpAddr| address.is_loopback(), IpAddr::from([127, 0, 0, 1]));
+        for lie in ["\"[::1]", "127.0.0.1:\"", "127.0.0.1", "\"", "[::1", "127.0.0.1:\"\\"] {
+            let told = fields(&format!("x-forwarded-for: {lie}, 203.0.113.9"));
+            assert_eq!(client(&told, peer, trusted), Some([203, 0, 113, 9].into()), "{lie}");
+        }
+        for lie in ["for=127.0.0.1;by=\"", "by=\";for=127.0.0.1;by=", "for=\"127.0.0.1", "for=\"[::1]", "by=\"\\\""] {
+            for node in ["203.0.113.9", "\"203.0.113.9:80\""] {
+                let told = fields(&format!("forwarded: {lie}, for={node}"));
+                assert_eq!(client(&told, peer, trusted), None, "{lie}, {node}");
+            }
         }
     }
 }

@@ -30,38 +30,47 @@ use http::header::AsHeaderName;
 ///
 /// A comma inside a quoted string does not separate.
 pub fn members<'a>(fields: &'a HeaderMap, name: impl AsHeaderName + 'a) -> impl Iterator<Item = &'a [u8]> {
-    fields.get_all(name).iter().flat_map(|line| Members(line.as_bytes()))
+    fields.get_all(name).iter().flat_map(|line| separated(line.as_bytes(), b','))
 }
 
-struct Members<'a>(&'a [u8]);
-
-impl<'a> Iterator for Members<'a> {
-    type Item = &'a [u8];
-
-    fn next(&mut self) -> Option<&'a [u8]> {
-        while !self.0.is_empty() {
+/// What a byte separates, but inside a quoted string; blanks trimmed, empty ones left out.
+fn separated(value: &[u8], separator: u8) -> impl Iterator<Item = &[u8]> {
+    let mut rest = value;
+    std::iter::from_fn(move || {
+        while !rest.is_empty() {
             let (mut quoted, mut escaped) = (false, false);
-            let end = self.0.iter().position(|byte| {
-                let separates = *byte == b',' && !quoted;
-                match byte {
-                    b'"' if !escaped => quoted = !quoted,
-                    _ => {}
+            let end = rest.iter().position(|byte| {
+                let separates = *byte == separator && !quoted;
+                if *byte == b'"' && !escaped {
+                    quoted = !quoted;
                 }
                 escaped = quoted && *byte == b'\\' && !escaped;
                 separates
             });
-            let (member, rest) = match end {
-                Some(at) => (&self.0[..at], &self.0[at + 1..]),
-                None => (self.0, &self.0[..0]),
+            let (part, after) = match end {
+                Some(at) => (&rest[..at], &rest[at + 1..]),
+                None => (rest, &rest[..0]),
             };
-            self.0 = rest;
-            let member = member.trim_ascii();
-            if !member.is_empty() {
-                return Some(member);
+            rest = after;
+            let part = part.trim_ascii();
+            if !part.is_empty() {
+                return Some(part);
             }
         }
         None
+    })
+}
+
+/// Whether a quoted string is never closed: whatever stands behind the quote is hidden in it.
+fn open_quote(value: &[u8]) -> bool {
+    let (mut quoted, mut escaped) = (false, false);
+    for byte in value {
+        if *byte == b'"' && !escaped {
+            quoted = !quoted;
+        }
+        escaped = quoted && *byte == b'\\' && !escaped;
     }
+    quoted
 }
 
 /// A head made of `name: value` lines, for tests.

@@ -187,23 +187,23 @@ impl<K: AsRef<[u8]>, V> Shard<K, V> {
 
     /// Takes out the entry that is least worth its room; if asked to, not the one that was just put in.
     pub fn evict(&mut self, spare_latest: bool) -> Option<V> {
-        let (mut spared, mut spared_from_small) = (0, false);
-        // Each turn evicts, drops a stale place, moves a newcomer on or lowers a counter: this ends.
+        let mut spared_newcomer = None;
+        // Each turn evicts, drops a stale place, moves a newcomer on, lowers a counter or spares the latest, behind which
+        // there is another entry: this ends.
         loop {
             let newcomers = self.main.is_empty() || self.small_weight * 10 > self.weight;
-            let newcomers = if spared > 0 { !spared_from_small } else { newcomers };
+            let newcomers = spared_newcomer.map_or(newcomers, |newcomer: bool| !newcomer);
             let place = match newcomers {
                 true => self.small.pop_front().or_else(|| self.main.pop_front())?,
                 false => self.main.pop_front().or_else(|| self.small.pop_front())?,
             };
             let Some(node) = self.at(place) else { continue };
             if spare_latest && place == self.latest {
-                // The other queue is looked at next; met again, it is the only entry left.
-                spared_from_small = !node.main;
+                // The other queue is looked at next.
+                spared_newcomer = Some(!node.main);
                 let queue = if node.main { &mut self.main } else { &mut self.small };
                 queue.push_back(place);
-                spared += 1;
-                if spared > 2 {
+                if self.table.len() == 1 {
                     return None;
                 }
                 continue;
@@ -290,5 +290,27 @@ impl<K: AsRef<[u8]>, V> Shard<K, V> {
         let nodes = &self.nodes;
         let hash_of = |index: &u32| nodes[*index as usize].1.as_ref().map_or(0, |node| node.hash);
         self.table.shrink_to(self.table.len() * 2, hash_of);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_entry_that_is_used_a_lot_makes_room_for_the_latest_too() {
+        let now = Moment::default();
+        let mut shard = Shard::new();
+        shard.put(1, b"a", "a", 10, None);
+        assert_eq!(shard.evict(false), Some("a"));
+        shard.put(2, b"x", "x", 10, None);
+        for _ in 0..3 {
+            shard.get(2, b"x", now);
+        }
+        // It comes back, so it goes straight to the main queue, where the other one moves behind it.
+        shard.put(1, b"a", "a", 10, None);
+        assert_eq!(shard.evict(true), Some("x"));
+        assert_eq!(shard.evict(true), None, "it is the only one");
+        assert_eq!(shard.evict(false), Some("a"));
     }
 }

@@ -97,7 +97,6 @@ impl<P: Clone> Tags<P> {
     }
 
     /// Whether nothing is listed under any tag.
-    #[cfg(test)]
     pub fn is_empty(&self) -> bool {
         self.shards.iter().all(|shard| shard.lock().is_empty())
     }

@@ -57,7 +57,7 @@ pub fn check(session: &mut Session, limits: &Limits) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// What only the bytes show: the parser takes bare line feeds, drops a fragment, and a length beside a coding.
+/// What only the bytes show: the parser takes bare line feeds, drops a length beside a coding, and changes targets.
 fn raw_head(raw: &[u8], request: &RequestHeader, limits: &Limits) -> Result<(), Refusal> {
     if raw.len() as u64 > limits.head.0 {
         return refuse(431, "head-size", "the request head is too long");
@@ -66,8 +66,8 @@ fn raw_head(raw: &[u8], request: &RequestHeader, limits: &Limits) -> Result<(), 
     if bare {
         return refuse(400, "bare-lf", "a line of the request head does not end with CR LF");
     }
-    if raw.iter().take_while(|byte| **byte != b'\r').any(|byte| *byte == b'#') {
-        return refuse(400, "target", "a request target has no fragment");
+    if written_target(raw) != Some(request.raw_path()) {
+        return refuse(400, "target", "the request line is not a method, a target and a version");
     }
     if request.headers.contains_key(TRANSFER_ENCODING) {
         let name = b"\ncontent-length";
@@ -96,6 +96,16 @@ fn http2(request: &RequestHeader, limits: &Limits) -> Result<(), Refusal> {
         return refuse(400, "target", "a request target begins with /");
     }
     Ok(())
+}
+
+/// The target as the client wrote it: the parser escapes what no target has, takes a fragment off, and takes blanks for
+/// a part of it.
+fn written_target(raw: &[u8]) -> Option<&[u8]> {
+    let start = raw.iter().position(|byte| !matches!(byte, b'\r' | b'\n'))?;
+    let line = raw[start..].split(|byte| *byte == b'\r').next()?;
+    let mut words = line.split(|byte| *byte == b' ');
+    let (_method, target, _version) = (words.next()?, words.next()?, words.next()?);
+    words.next().is_none().then_some(target)
 }
 
 /// Whether a request with this head gets past the guard, as far as the head alone tells.
@@ -271,8 +281,11 @@ mod tests {
         for (raw, request, expected) in [
             ("GET / HTTP/1.1\r\nHost: a\r\n\r\n", &plain, None),
             ("GET / HTTP/1.1\r\nHost: a\n\r\n", &plain, Some("bare-lf")),
+            ("\r\nGET / HTTP/1.1\r\nHost: a\r\n\r\n", &plain, None),
             ("GET /#f HTTP/1.1\r\nHost: a\r\n\r\n", &plain, Some("target")),
-            ("GET / HTTP/1.1\r\nHost: a\r\nA: #f\r\n\r\n", &plain, None),
+            ("\r\nGET /#f HTTP/1.1\r\nHost: a\r\n\r\n", &plain, Some("target")),
+            ("GET / x HTTP/1.1\r\nHost: a\r\n\r\n", &plain, Some("target")),
+            ("GET  / HTTP/1.1\r\nHost: a\r\n\r\n", &plain, Some("target")),
             (
                 "POST / HTTP/1.1\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n",
                 &chunked,

@@ -9,7 +9,7 @@ mod chart;
 mod combined;
 mod figures;
 mod json;
-mod line;
+pub(crate) mod line;
 mod lines;
 mod order;
 mod report;

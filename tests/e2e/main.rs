@@ -12,6 +12,7 @@ mod built_in;
 mod cache;
 mod conformance;
 mod cookbook;
+mod differential;
 mod documents;
 mod explain;
 mod h2;

@@ -36,8 +36,13 @@ impl Origin {
 
     /// On a unix socket, or on IPv6 for `[::1]`.
     pub fn on(socket: &str) -> Self {
+        Self::of("tests/e2e/origin.js", socket)
+    }
+
+    /// Another script that tells its two ports.
+    pub fn of(script: &str, socket: &str) -> Self {
         let mut child = Command::new("node")
-            .arg(root("tests/e2e/origin.js"))
+            .arg(root(script))
             .args(Some(socket).filter(|socket| !socket.is_empty()))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -50,7 +55,7 @@ impl Origin {
         Origin { child, port: port("port"), control: SocketAddr::from(([127, 0, 0, 1], port("control"))) }
     }
 
-    fn ask(&self, path: &str) -> Value {
+    pub fn ask(&self, path: &str) -> Value {
         let mut client = Client::to(self.control);
         client.send(&format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"));
         serde_json::from_str(&client.response("GET").text()).unwrap()
