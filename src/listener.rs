@@ -1,7 +1,7 @@
 //! Binds, accepts, and counts what is open.
 //!
 //! Our own loop instead of the engine's server: a taken port is known at once, and
-//! on the way out idle connections close immediately while running exchanges finish.
+//! on the way out nobody who has been let in is turned away.
 
 use std::cell::Cell;
 use std::io;
@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use pingora::apps::ServerApp;
 use pingora::protocols::Stream;
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, watch};
 
 use crate::cache::storage::FILLING;
@@ -75,7 +75,8 @@ pub fn bind(address: SocketAddr) -> io::Result<std::net::TcpListener> {
     Ok(socket.into())
 }
 
-/// Accepts until told to stop; each connection is served by a task of its own.
+/// Accepts until told to stop; each connection is served by a task of its own. Whom the system has let in by then is served
+/// too: those clients have a connection, and have sent their request.
 pub async fn serve<A: ServerApp + Send + Sync + 'static>(
     listener: std::net::TcpListener,
     app: Arc<A>,
@@ -85,22 +86,7 @@ pub async fn serve<A: ServerApp + Send + Sync + 'static>(
 ) -> io::Result<()> {
     let listener = TcpListener::from_std(listener)?;
     let mut stopping = stop.clone();
-    loop {
-        let accepted = tokio::select! {
-            biased;
-            _ = stopping.changed() => return Ok(()),
-            accepted = listener.accept() => accepted,
-        };
-        let (tcp, peer) = match accepted {
-            Ok(accepted) => accepted,
-            Err(error) => {
-                // Out of descriptors, most likely: those who are connected are served on, and
-                // whoever waits is taken as soon as one of them leaves.
-                tracing::warn!(%error, "cannot accept");
-                tokio::time::sleep(Duration::from_millis(100)).await;
-                continue;
-            }
-        };
+    let welcome = |tcp: TcpStream, peer| {
         let _ = tcp.set_nodelay(true);
         let (app, stop, guard) = (app.clone(), stop.clone(), open.enter(metrics.clone()));
         tokio::spawn(async move {
@@ -108,7 +94,29 @@ pub async fn serve<A: ServerApp + Send + Sync + 'static>(
             FILLING.scope(Cell::new(false), connection(app, stream, stop)).await;
             drop(guard);
         });
+    };
+    loop {
+        let accepted = tokio::select! {
+            biased;
+            _ = stopping.changed() => break,
+            accepted = listener.accept() => accepted,
+        };
+        match accepted {
+            Ok((tcp, peer)) => welcome(tcp, peer),
+            Err(error) => {
+                // Out of descriptors, most likely: those who are connected are served on, and
+                // whoever waits is taken as soon as one of them leaves.
+                tracing::warn!(%error, "cannot accept");
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+        }
     }
+    let rest = listener.into_std()?;
+    while let Ok((tcp, peer)) = rest.accept() {
+        tcp.set_nonblocking(true)?;
+        welcome(TcpStream::from_std(tcp)?, peer);
+    }
+    Ok(())
 }
 
 async fn connection<A: ServerApp + Send + Sync + 'static>(app: Arc<A>, stream: Stream, stop: watch::Receiver<bool>) {
