@@ -2,15 +2,18 @@
 # make test     everything CI runs
 # make check    what the code looks like: fmt, clippy, doc, deny
 # make advisories  known holes in dependencies; fetches the RustSec database, so it needs the network
+# make chaos    what goes wrong around a proxy, row by row: origins, names, disk, clock, signals; two minutes
+# make soak     everything at once with an origin that fails, MINUTES=10: what is wrong or left over at the end
 # make bench    Headwall beside the app itself, and beside nginx where it is installed
 # make docs     writes the pages of docs/ and conf/schema.json anew from the code
 # make fmt      formats
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check advisories bench docs fmt tools deny-tool
+.PHONY: help demo test check advisories chaos soak bench docs fmt tools deny-tool
 
 PORT ?= 8080
 APP_PORT ?= 8081
+MINUTES ?= 10
 export CARGO_TERM_PROGRESS_WHEN ?= auto
 
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
@@ -49,6 +52,16 @@ deny-tool:
 bench: tools
 	cargo build --locked --release
 	benches/peers.sh
+
+# Both stand between the process and the C library: one for its clock, one for the names it resolves.
+chaos: tools
+	@$(call install,faketime,faketime)
+	@test -n "$$(ls /usr/lib/*/libnss_wrapper.so /usr/lib/libnss_wrapper.so 2>/dev/null)" || { echo "installing libnss-wrapper"; $(SUDO) apt-get update -qq && $(SUDO) apt-get install -y -qq libnss-wrapper; }
+	cargo test --locked --test e2e -- --ignored --nocapture chaos::the_matrix
+
+soak: tools
+	cargo build --locked --release
+	node benches/soak/soak.js target/release/headwall $(MINUTES)
 
 docs: tools
 	HEADWALL_WRITE=1 cargo test --locked --test e2e -- --test-threads 1 pages:: documents::the_schema mistakes:: explain::the_transcripts

@@ -244,7 +244,7 @@ fn fields_of_one_hop_stay_there_and_the_origin_learns_who_asks() {
 }
 
 #[test]
-fn an_origin_that_never_answers_is_a_504_with_the_cache_and_without() {
+pub fn an_origin_that_never_answers_is_a_504_with_the_cache_and_without() {
     let origin = Origin::start();
     for (routes, cached) in [(PLAIN, false), (CACHED, true)] {
         // `read` is longer: an event stream may be quiet for longer than a page may take.
@@ -265,7 +265,7 @@ fn an_origin_that_never_answers_is_a_504_with_the_cache_and_without() {
 }
 
 #[test]
-fn an_origin_that_stops_in_the_middle_is_cut() {
+pub fn an_origin_that_stops_in_the_middle_is_cut() {
     let origin = Origin::start();
     for routes in [PLAIN, CACHED] {
         let upstream = format!(
