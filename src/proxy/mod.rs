@@ -68,6 +68,8 @@ const CONTENT: Duration = Duration::from_secs(30);
 const DRAIN_CONTENT: Duration = Duration::from_secs(5);
 /// How long a response is still taken in for the store when everybody who read it is gone.
 const UNATTENDED: Duration = Duration::from_secs(30);
+/// Content of this length is here as soon as its head is.
+const AT_ONCE: u64 = 64 << 10;
 /// Servers that one request tries at most.
 const MOST_TRIES: usize = 4;
 /// How often one request is sent again at most, once it has been sent.
@@ -455,6 +457,10 @@ impl ProxyHttp for Proxy {
         {
             // Its client wants no content: it must not hold back what it will never read.
             fill.leader_left();
+            if fill.length().is_none_or(|length| length > AT_ONCE) {
+                // The engine takes the content in before it looks for the next request, which is better asked elsewhere.
+                session.as_downstream_mut().set_keepalive(None);
+            }
         }
         serving::restore(response, ctx);
         caching::give_back(response, ctx);
