@@ -6,16 +6,17 @@
 # make sbom     that list as CycloneDX JSON, in target/headwall.cdx.json
 # make fuzz     what strangers write, at random (libFuzzer): MINUTES=20 for each target, or for TARGET=guard alone
 # make differential  STREAMS=100000 streams of requests, as the client means, the proxy writes and Node reads them
+# make chaos    what goes wrong around a proxy, row by row: origins, names, disk, clock, signals; two minutes
+# make soak     everything at once with an origin that fails, MINUTES=10: what is wrong or left over at the end
 # make bench    Headwall beside the app itself, and beside nginx where it is installed
 # make docs     writes the pages of docs/ and conf/schema.json anew from the code
 # make fmt      formats
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check advisories release sbom fuzz fuzz-tool differential bench docs fmt tools deny-tool
+.PHONY: help demo test check advisories release sbom fuzz fuzz-tool differential chaos soak bench docs fmt tools deny-tool
 
 PORT ?= 8080
 APP_PORT ?= 8081
-MINUTES ?= 20
 STREAMS ?= 100000
 SEED ?= $(shell date +%s)
 CARGO_FUZZ := 0.13.2
@@ -66,7 +67,7 @@ sbom:
 	@mkdir -p target && mv headwall.cdx.json target/ && echo target/headwall.cdx.json
 
 fuzz: fuzz-tool
-	@fuzz/run.sh $(MINUTES) $(TARGET)
+	@fuzz/run.sh $(or $(MINUTES),20) $(TARGET)
 
 fuzz-tool:
 	@command -v g++ >/dev/null || { $(call install,g++,g++); }
@@ -79,6 +80,16 @@ differential: tools
 bench: tools
 	cargo build --locked --release
 	benches/peers.sh
+
+# Both stand between the process and the C library: one for its clock, one for the names it resolves.
+chaos: tools
+	@$(call install,faketime,faketime)
+	@test -n "$$(ls /usr/lib/*/libnss_wrapper.so /usr/lib/libnss_wrapper.so 2>/dev/null)" || { echo "installing libnss-wrapper"; $(SUDO) apt-get update -qq && $(SUDO) apt-get install -y -qq libnss-wrapper; }
+	cargo test --locked --test e2e -- --ignored --nocapture chaos::the_matrix
+
+soak: tools
+	cargo build --locked --release
+	node benches/soak/soak.js target/release/headwall $(or $(MINUTES),10)
 
 docs: tools
 	HEADWALL_WRITE=1 cargo test --locked --test e2e -- --test-threads 1 pages:: documents::the_schema mistakes:: explain::the_transcripts

@@ -1,15 +1,17 @@
 //! One line for each request, written by a thread of its own.
 //!
 //! Requests never wait for the log: a line goes into a bounded queue, and when the
-//! queue is full it is dropped and counted. Values come from clients, so each is
-//! escaped and cut; credentials and cookies are never written.
+//! queue is full it is dropped and counted. So is one that the disk does not take; the
+//! server's own log says so once a minute at most. Values come from clients, so each
+//! is escaped and cut; credentials and cookies are never written.
 
-use std::fs::{File, OpenOptions};
-use std::io::{self, BufWriter, Write};
+use std::fs::OpenOptions;
+use std::io::{self, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use http::header::{REFERER, USER_AGENT};
 use parking_lot::Mutex;
@@ -26,7 +28,13 @@ use crate::metrics::Metrics;
 /// Lines that wait for the disk at most.
 const QUEUE: usize = 8192;
 /// How long the end of the process waits for the last lines.
-const CLOSE: std::time::Duration = std::time::Duration::from_secs(2);
+const CLOSE: Duration = Duration::from_secs(2);
+/// Lines are written together, but no more than this at once.
+const TOGETHER: usize = 32 << 10;
+/// How often trouble is told.
+const TELL: Duration = Duration::from_secs(60);
+/// How often a file that could not be opened again is tried.
+const TRY: Duration = Duration::from_secs(1);
 /// The longest value.
 const VALUE: usize = 1024;
 
@@ -44,25 +52,21 @@ pub struct AccessLog {
     metrics: Arc<Metrics>,
 }
 
-fn open(path: &Path) -> io::Result<File> {
-    OpenOptions::new().create(true).append(true).open(path)
-}
+type Out = Box<dyn Write + Send>;
 
-fn writer(file: Option<&Path>) -> io::Result<Box<dyn Write + Send>> {
+fn open(file: Option<&Path>) -> io::Result<Out> {
     Ok(match file {
-        Some(path) => Box::new(BufWriter::new(open(path)?)),
-        None => Box::new(BufWriter::new(io::stdout())),
+        Some(path) => Box::new(OpenOptions::new().create(true).append(true).open(path)?),
+        None => Box::new(io::stdout()),
     })
 }
 
 impl AccessLog {
     /// Opens the log; a file that cannot be opened is an error now, not later.
     pub fn open(settings: &Settings, metrics: Arc<Metrics>) -> io::Result<Self> {
-        let out = writer(settings.file.as_deref())?;
+        let sink = Sink::new(open(settings.file.as_deref())?, settings.file.clone(), metrics.clone());
         let (queue, messages) = sync_channel(QUEUE);
-        let file = settings.file.clone();
-        let thread =
-            std::thread::Builder::new().name("access-log".into()).spawn(move || write(out, file, &messages))?;
+        let thread = std::thread::Builder::new().name("access-log".into()).spawn(move || write(sink, &messages))?;
         Ok(AccessLog { format: settings.format, queue, writer: Mutex::new(Some(thread)), metrics })
     }
 
@@ -98,28 +102,110 @@ impl AccessLog {
     }
 }
 
-fn write(mut out: Box<dyn Write + Send>, file: Option<PathBuf>, messages: &Receiver<Message>) {
+fn write(mut sink: Sink, messages: &Receiver<Message>) {
     let mut next = messages.recv().ok();
     while let Some(message) = next.take() {
-        let done = match message {
-            Message::Line(line) => out.write_all(line.as_bytes()),
-            Message::Reopen => out.flush().and_then(|()| {
-                out = writer(file.as_deref())?;
-                Ok(())
-            }),
-            Message::End => {
-                let _ = out.flush();
-                return;
-            }
-        };
-        if let Err(error) = done {
-            tracing::warn!(%error, "the access log cannot be written");
+        match message {
+            Message::Line(line) => sink.line(&line),
+            Message::Reopen => sink.reopen(),
+            Message::End => break,
         }
         // Lines are written together while more are waiting, and at once when none is.
         next = messages.try_recv().ok().or_else(|| {
-            let _ = out.flush();
+            sink.flush();
             messages.recv().ok()
         });
+    }
+    sink.flush();
+}
+
+/// Where lines end up, and how that has gone so far.
+struct Sink {
+    out: Out,
+    file: Option<PathBuf>,
+    waiting: Vec<u8>,
+    /// The last line that was written is not whole.
+    torn: bool,
+    /// The file was not there to be opened again; it is tried again from then on.
+    absent: Option<Instant>,
+    /// Lines lost that nobody was told of.
+    lost: u64,
+    told: Option<Instant>,
+    metrics: Arc<Metrics>,
+}
+
+impl Sink {
+    fn new(out: Out, file: Option<PathBuf>, metrics: Arc<Metrics>) -> Self {
+        Sink { out, file, waiting: Vec::new(), torn: false, absent: None, lost: 0, told: None, metrics }
+    }
+
+    fn line(&mut self, line: &str) {
+        self.waiting.extend_from_slice(line.as_bytes());
+        if self.waiting.len() >= TOGETHER {
+            self.flush();
+        }
+    }
+
+    /// Writes what is waiting, or loses it: a full disk must not fill the memory.
+    fn flush(&mut self) {
+        if self.absent.is_some_and(|since| since.elapsed() >= TRY) {
+            self.open();
+        }
+        if self.waiting.is_empty() {
+            return;
+        }
+        if self.torn {
+            self.waiting.insert(0, b'\n');
+        }
+        let mut written = 0;
+        let done = loop {
+            match self.out.write(&self.waiting[written..]) {
+                Ok(0) => break Err(ErrorKind::WriteZero.into()),
+                Ok(bytes) => written += bytes,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => break Err(error),
+            }
+            if written == self.waiting.len() {
+                break self.out.flush();
+            }
+        };
+        self.torn = self.waiting[..written].last().map_or(self.torn, |last| *last != b'\n');
+        if let Err(error) = done {
+            let ends = |bytes: &[u8]| memchr::memchr_iter(b'\n', bytes).count() as u64;
+            let lost = ends(&self.waiting[written..]) - u64::from(self.torn && written == 0);
+            self.metrics.log_dropped.inc_by(lost);
+            self.lost += lost;
+            self.tell(&error, "the access log cannot be written", Instant::now());
+        }
+        self.waiting.clear();
+    }
+
+    /// What waits belongs into the old file; the next line goes into the new one, as soon as there is one.
+    fn reopen(&mut self) {
+        self.flush();
+        self.open();
+    }
+
+    fn open(&mut self) {
+        match open(self.file.as_deref()) {
+            Ok(out) => {
+                (self.out, self.torn) = (out, false);
+                if self.absent.take().is_some() {
+                    tracing::info!("the access log is open again");
+                }
+            }
+            Err(error) => {
+                self.absent = Some(Instant::now());
+                self.tell(&error, "the access log cannot be opened again; lines go on to the old file", Instant::now());
+            }
+        }
+    }
+
+    fn tell(&mut self, error: &io::Error, what: &str, now: Instant) {
+        if self.told.is_none_or(|told| now.duration_since(told) >= TELL) {
+            tracing::warn!(%error, lost = self.lost, "{what}");
+            (self.told, self.lost) = (Some(now), 0);
+        }
     }
 }
 
@@ -212,6 +298,48 @@ mod tests {
         let read: serde_json::Value = serde_json::from_str(&line).unwrap();
         assert_eq!((read["status"].as_u64(), read["target"].as_str()), (Some(200), Some("/a?\"x")));
         assert!(line.ends_with("}\n") && !line.contains("secret"));
+    }
+
+    /// Takes so many bytes, then none until it has room again.
+    #[derive(Clone, Default)]
+    struct Disk(Arc<Mutex<(Vec<u8>, usize)>>);
+
+    impl Write for Disk {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            let mut disk = self.0.lock();
+            let taken = bytes.len().min(disk.1);
+            if taken == 0 {
+                return Err(ErrorKind::StorageFull.into());
+            }
+            disk.0.extend_from_slice(&bytes[..taken]);
+            disk.1 -= taken;
+            Ok(taken)
+        }
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn what_a_full_disk_does_not_take_is_counted_and_told_once_a_minute() {
+        let (disk, metrics) = (Disk::default(), Arc::new(Metrics::new().unwrap()));
+        let mut sink = Sink::new(Box::new(disk.clone()), None, metrics.clone());
+        let mut write = |room: usize, lines: &[&str]| {
+            disk.0.lock().1 = room;
+            lines.iter().for_each(|line| sink.line(line));
+            sink.flush();
+            assert!(sink.waiting.is_empty(), "nothing piles up");
+            (metrics.log_dropped.get(), sink.lost)
+        };
+        assert_eq!(write(100, &["one\n"]), (0, 0));
+        assert_eq!(write(6, &["two\n", "three\n", "four\n"]), (2, 0), "told at once");
+        assert_eq!(write(0, &["five\n"]), (3, 1), "not told again");
+        assert_eq!(write(1, &["six\n"]), (4, 2));
+        assert_eq!(write(100, &["seven\n"]), (4, 2));
+        assert_eq!(String::from_utf8_lossy(&disk.0.lock().0), "one\ntwo\nth\nseven\n", "each line begins on its own");
+        let later = Instant::now() + TELL;
+        sink.tell(&ErrorKind::StorageFull.into(), "the disk is full", later);
+        assert_eq!((sink.lost, sink.told), (0, Some(later)));
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Binds, accepts, and says how many may come in.
 //!
 //! Our own loop instead of the engine's server: a taken port is known at once, and
-//! on the way out idle connections close immediately while running exchanges finish.
+//! on the way out nobody who has been let in is turned away.
 
 pub mod places;
 
@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use pingora::apps::ServerApp;
 use pingora::protocols::Stream;
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 
 use crate::cache::storage::FILLING;
@@ -75,7 +75,8 @@ impl<A> Door<A> {
     }
 }
 
-/// Accepts until told to stop; each connection is served by a task of its own.
+/// Accepts until told to stop; each connection is served by a task of its own. Whom the system has let in by then is served
+/// too: those clients have a connection, and have sent their request.
 pub async fn serve<A: ServerApp + Send + Sync + 'static>(
     listener: std::net::TcpListener,
     door: Door<A>,
@@ -85,13 +86,13 @@ pub async fn serve<A: ServerApp + Send + Sync + 'static>(
     loop {
         let accepted = tokio::select! {
             biased;
-            _ = stopping.changed() => return Ok(()),
+            _ = stopping.changed() => break,
             accepted = listener.accept() => accepted,
         };
-        let (tcp, peer) = match accepted {
-            Ok(accepted) => accepted,
+        match accepted {
+            Ok((tcp, peer)) => door.let_in(tcp, peer),
             // Who came was gone again; the next one is not.
-            Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => continue,
+            Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
             Err(error) => {
                 // Out of descriptors, most likely: those who are connected are served on, and
                 // whoever waits is taken as soon as one of them leaves.
@@ -100,21 +101,31 @@ pub async fn serve<A: ServerApp + Send + Sync + 'static>(
                     () = door.places.one_left() => {}
                     () = tokio::time::sleep(AGAIN) => {}
                 }
-                continue;
             }
-        };
-        let (most, bounds) = (door.terms)(peer.ip());
-        let place = match door.places.take(peer.ip(), most, door.metrics.clone()) {
+        }
+    }
+    let rest = listener.into_std()?;
+    while let Ok((tcp, peer)) = rest.accept() {
+        tcp.set_nonblocking(true)?;
+        door.let_in(TcpStream::from_std(tcp)?, peer);
+    }
+    Ok(())
+}
+
+impl<A: ServerApp + Send + Sync + 'static> Door<A> {
+    /// Serves who came in, if there is a place.
+    fn let_in(&self, tcp: TcpStream, peer: SocketAddr) {
+        let (most, bounds) = (self.terms)(peer.ip());
+        let place = match self.places.take(peer.ip(), most, self.metrics.clone()) {
             Ok(place) => place,
             Err(full) => {
                 // Nothing of it stays behind, not even a port that waits.
                 let _ = socket2::SockRef::from(&tcp).set_linger(Some(Duration::ZERO));
-                door.refusals.connection(full.reason(), peer.ip());
-                continue;
+                return self.refusals.connection(full.reason(), peer.ip());
             }
         };
         let _ = tcp.set_nodelay(true);
-        let (app, stop, refusals) = (door.app.clone(), door.stop.clone(), door.refusals.clone());
+        let (app, stop, refusals) = (self.app.clone(), self.stop.clone(), self.refusals.clone());
         tokio::spawn(async move {
             let watched = Watched::new(tcp, peer, bounds);
             let connection = watched.connection().clone();

@@ -61,7 +61,7 @@ pub struct Metrics {
     pub panics: Counter,
     /// Reloads of the configuration, by result.
     pub reloads: CounterVec,
-    /// Lines that the access log could not take in time.
+    /// Lines that the access log could not take, or not in time.
     pub log_dropped: Counter,
     cache: Stock,
     kv: Stock,
@@ -69,6 +69,8 @@ pub struct Metrics {
     pub fills: Gauge,
     /// Bytes set aside for them.
     pub fill_bytes: Gauge,
+    /// Tasks of the runtime that have not ended.
+    pub tasks: Gauge,
 }
 
 /// Gauges of one kind of store.
@@ -174,11 +176,15 @@ impl Metrics {
             retries: counter("retries_total", "Requests sent again after a failure.")?,
             panics: counter("panics_total", "Panics of plugins and handlers; each cost its request a 500.")?,
             reloads,
-            log_dropped: counter("log_dropped_total", "Access log lines lost because the log was too slow.")?,
+            log_dropped: counter(
+                "log_dropped_total",
+                "Access log lines lost: the log was too slow, or the disk did not take them.",
+            )?,
             cache: stock("cache", "stored responses")?,
             kv: stock("kv", "key/value pairs")?,
             fills: gauge("fills", "Responses arriving and being stored.")?,
             fill_bytes: gauge("fill_bytes", "Bytes set aside for responses that arrive.")?,
+            tasks: gauge("tasks", "Tasks of the runtime that have not ended; some for each connection.")?,
             registry,
         })
     }

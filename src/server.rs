@@ -34,6 +34,8 @@ use crate::reload::{Load, Reloader};
 const OPERATORS: usize = 32;
 /// Unused connections to servers that are kept, for each of them.
 const POOL: usize = 512;
+/// How long connections that wait for a request are kept at the end: it may be on its way.
+const LAST_REQUEST: Duration = Duration::from_millis(200);
 /// How often memory of what has expired is given back.
 const SWEEP: Duration = Duration::from_secs(1);
 
@@ -289,6 +291,10 @@ impl Serving {
         let limit = self.proxy.snapshot.load().plan.settings.shutdown.drain.0;
         self.proxy.draining.store(true, Release);
         let _ = stop.send(true);
+        tokio::select! {
+            () = tokio::time::sleep(LAST_REQUEST.min(limit)) => {}
+            () = open.drained() => {}
+        }
         ServerApp::cleanup(app).await;
         tracing::info!(connections = open.count(), ?limit, "draining");
         tokio::select! {

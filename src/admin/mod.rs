@@ -52,6 +52,7 @@ impl Admin {
         let (fills, bytes) = self.proxy.cache.filling();
         metrics.fills.set(fills);
         metrics.fill_bytes.set(bytes);
+        metrics.tasks.set(tokio::runtime::Handle::current().metrics().num_alive_tasks() as u64);
     }
 
     /// Takes out of the store what the content says.

@@ -308,7 +308,8 @@ pub struct Log {
 #[derive(Debug, Clone, Default, PartialEq, Eq, serde::Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct AccessLog {
-    /// Where to; standard output when absent. Opened again on SIGUSR1.
+    /// Where to; standard output when absent. Opened again on SIGUSR1, or as soon after it as it can be; until then lines go
+    /// on to the old file. Lines that the disk does not take are lost, and counted.
     pub file: Option<PathBuf>,
     /// In which form.
     pub format: Format,
@@ -366,7 +367,8 @@ impl Default for Shutdown {
 ///     timeouts: { connect: 2s, first_byte: 30s }
 /// ```
 ///
-/// A server that refuses connections is left out for a while; a request whose method is idempotent is sent to another.
+/// A server that refuses connections is left out for a while, and its requests go to another. A request that was sent,
+/// and got no answer because the connection broke, is sent again twice at most, and only if its method is idempotent.
 #[derive(Debug, Clone, serde::Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Upstream {

@@ -40,6 +40,8 @@ pub struct Ctx {
     pub connection: Option<Arc<Connection>>,
     /// Servers tried.
     pub tried: Tried,
+    /// How often it was sent again.
+    pub resent: u8,
     /// What the cache learned.
     pub cache: CacheNotes,
     /// What is noted beside for a client that asks why, and may.

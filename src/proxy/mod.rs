@@ -71,8 +71,12 @@ const FOR_EVER: u64 = 0;
 const DRAIN_CONTENT: Duration = Duration::from_secs(5);
 /// How long a response is still taken in for the store when everybody who read it is gone.
 const UNATTENDED: Duration = Duration::from_secs(30);
+/// Content of this length is here as soon as its head is.
+const AT_ONCE: u64 = 64 << 10;
 /// Servers that one request tries at most.
 const MOST_TRIES: usize = 4;
+/// How often one request is sent again at most, once it has been sent.
+const MOST_RESENT: u8 = 2;
 
 /// A configuration at work, with its counters and its log.
 pub struct Snapshot {
@@ -151,6 +155,7 @@ impl ProxyHttp for Proxy {
             route: None,
             connection: None,
             tried: Tried::default(),
+            resent: 0,
             cache: CacheNotes::default(),
             explain: None,
             filters: Vec::new(),
@@ -278,7 +283,12 @@ impl ProxyHttp for Proxy {
             return Self::error(502, "the upstream has no server with a known address");
         };
         ctx.exchange.upstream = Some(peer.name.clone());
-        Ok(Box::new(peer.http.clone()))
+        let mut http = peer.http.clone();
+        if ctx.resent == MOST_RESENT {
+            // The last time, and not on one more kept connection that may be dead: a new one, which is not kept either.
+            (http.group_key, http.options.idle_timeout) = (1, Some(Duration::ZERO));
+        }
+        Ok(Box::new(http))
     }
 
     fn fail_to_connect(&self, _: &mut Session, _: &HttpPeer, ctx: &mut Ctx, mut error: Box<Error>) -> Box<Error> {
@@ -462,6 +472,10 @@ impl ProxyHttp for Proxy {
         {
             // Its client wants no content: it must not hold back what it will never read.
             fill.leader_left();
+            if fill.length().is_none_or(|length| length > AT_ONCE) {
+                // The engine takes the content in before it looks for the next request, which is better asked elsewhere.
+                session.as_downstream_mut().set_keepalive(None);
+            }
         }
         serving::restore(response, ctx);
         caching::give_back(response, ctx);
@@ -529,14 +543,23 @@ impl ProxyHttp for Proxy {
                 .into_up();
         }
         let mut error = error.more_context(format!("{peer}"));
-        if session.req_header().method.is_idempotent() && !session.as_ref().retry_buffer_truncated() {
+        let may = session.req_header().method.is_idempotent()
+            && !session.as_ref().retry_buffer_truncated()
+            && ctx.resent < MOST_RESENT;
+        if may {
+            // A kept connection may have been closed while the request was on its way: that says nothing of the server.
             error.retry.decide_reuse(reused);
         } else {
             error.set_retry(false);
         }
+        let same = error.retry();
+        if may && !same && session.response_written().is_none() && broke_off(&error) {
+            error.set_retry(ctx.upstream().is_some_and(|upstream| upstream.has_other(&ctx.tried)));
+        }
         if error.retry() {
+            ctx.resent += 1;
             self.metrics.retries.inc();
-            if let Some(upstream) = ctx.upstream().cloned() {
+            if let Some(upstream) = ctx.upstream().filter(|_| same).cloned() {
                 upstream.again(&mut ctx.tried);
             }
         }
@@ -580,7 +603,9 @@ impl ProxyHttp for Proxy {
         if let Some(connection) = ctx.connection.take() {
             let head = session.response_written();
             let framed = head.is_none_or(|head| {
-                ["content-length", "transfer-encoding"].iter().any(|name| head.headers.contains_key(*name))
+                ctx.exchange.method == Method::HEAD
+                    || head.status == 304
+                    || ["content-length", "transfer-encoding"].iter().any(|name| head.headers.contains_key(*name))
             });
             if error.is_some() && !framed {
                 connection.reset();
@@ -628,6 +653,12 @@ impl Proxy {
 fn waits_to_be_told(request: &RequestHeader) -> bool {
     let expects = || request.headers.get(EXPECT).is_some_and(|it| it.as_bytes().eq_ignore_ascii_case(b"100-continue"));
     is_expect_continue_req(request) || (request.version == Version::HTTP_2 && expects())
+}
+
+/// The server went away, rather than answer badly or too late: another one may do better.
+fn broke_off(error: &Error) -> bool {
+    use ErrorType::{ConnectionClosed, ReadError, WriteError};
+    *error.esource() == ErrorSource::Upstream && matches!(error.etype(), ConnectionClosed | ReadError | WriteError)
 }
 
 /// The place in [`CACHE_WORDS`] of what the cache did.

@@ -230,6 +230,11 @@ impl Upstream {
         if let Some(peer) = tried.last() {
             peer.avoid_until.store(self.now() + AVOIDED_FOR.as_millis() as u64, Relaxed);
         }
+        self.has_other(tried)
+    }
+
+    /// Whether another peer is left to try.
+    pub fn has_other(&self, tried: &Tried) -> bool {
         let untried = |peer: &Arc<Peer>| !tried.has(peer);
         self.servers.iter().any(|server| match server {
             Server::Fixed(peer) => untried(peer),

@@ -2,8 +2,11 @@
 //!
 //! Requests read what is known and never wait for a resolver, but for the very
 //! first answer. When a name stops resolving, its last addresses stay in use for a
-//! minute: a resolver that hiccups is more likely than a server that moved.
+//! minute: a resolver that hiccups is more likely than a server that moved. One that
+//! hangs is no other than one that fails.
 
+use std::io;
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -13,9 +16,15 @@ use tokio::time::Instant;
 
 use super::{Peer, Peers, Timeouts};
 
-const REFRESH: Duration = Duration::from_secs(10);
-const RETRY: Duration = Duration::from_secs(1);
-const KEEP: Duration = Duration::from_secs(60);
+/// How often a name is asked for, how soon again after a failure, and how long the last answer is good.
+struct Rhythm {
+    refresh: Duration,
+    retry: Duration,
+    keep: Duration,
+}
+
+const RHYTHM: Rhythm =
+    Rhythm { refresh: Duration::from_secs(10), retry: Duration::from_secs(1), keep: Duration::from_secs(60) };
 
 pub(super) struct Resolver {
     name: String,
@@ -39,7 +48,7 @@ impl Resolver {
     }
 
     pub fn start(self: Arc<Self>) {
-        tokio::spawn(watch(Arc::downgrade(&self)));
+        tokio::spawn(watch(Arc::downgrade(&self), RHYTHM, system));
     }
 
     /// Whether both ask for the same.
@@ -72,11 +81,11 @@ impl Resolver {
     }
 
     /// Keeps the peers whose address is still there: they remember who refused.
-    fn set(&self, mut addresses: Vec<std::net::SocketAddr>) {
+    fn set(&self, mut addresses: Vec<SocketAddr>) {
         addresses.sort();
         addresses.dedup();
         let old = self.known();
-        let peer = |address: std::net::SocketAddr| {
+        let peer = |address: SocketAddr| {
             let name = address.to_string();
             let known = old.iter().find(|peer| *peer.name == *name).cloned();
             known.unwrap_or_else(|| Peer::ip(address, &self.timeouts))
@@ -89,17 +98,36 @@ impl Resolver {
     }
 }
 
-async fn watch(resolver: Weak<Resolver>) {
+/// What the machine's resolver says. It blocks, on a thread that is there for such things, one for each name.
+async fn system(name: String, port: u16) -> io::Result<Vec<SocketAddr>> {
+    Ok(tokio::net::lookup_host((name.as_str(), port)).await?.collect())
+}
+
+async fn watch<Answer>(resolver: Weak<Resolver>, rhythm: Rhythm, ask: impl Fn(String, u16) -> Answer)
+where
+    Answer: Future<Output = io::Result<Vec<SocketAddr>>>,
+{
     let adopted = resolver.upgrade().is_some_and(|this| this.answered.load(Relaxed));
-    let mut good_until = Instant::now() + if adopted { KEEP } else { Duration::ZERO };
+    let mut good_until = Instant::now() + if adopted { rhythm.keep } else { Duration::ZERO };
     loop {
         let Some(this) = resolver.upgrade() else { return };
-        let found = tokio::net::lookup_host((this.name.as_str(), this.port)).await;
-        let pause = match found.map(|addresses| addresses.collect::<Vec<_>>()) {
+        let answer = ask(this.name.clone(), this.port);
+        tokio::pin!(answer);
+        let found = loop {
+            tokio::select! {
+                biased;
+                found = &mut answer => break found,
+                () = tokio::time::sleep_until(good_until), if !this.known().is_empty() => {
+                    tracing::warn!(name = this.name, "no answer for too long; what is known of it is given up");
+                    this.set(Vec::new());
+                }
+            }
+        };
+        let pause = match found {
             Ok(addresses) if !addresses.is_empty() => {
                 this.set(addresses);
-                good_until = Instant::now() + KEEP;
-                REFRESH
+                good_until = Instant::now() + rhythm.keep;
+                rhythm.refresh
             }
             failed => {
                 let error = failed.err().map_or_else(|| "no address".to_owned(), |error| error.to_string());
@@ -107,7 +135,7 @@ async fn watch(resolver: Weak<Resolver>) {
                 if Instant::now() >= good_until {
                     this.set(Vec::new());
                 }
-                RETRY
+                rhythm.retry
             }
         };
         this.answered.store(true, Relaxed);
@@ -120,13 +148,51 @@ async fn watch(resolver: Weak<Resolver>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::atomic::AtomicUsize;
+
+    fn timeouts(millis: u64) -> Timeouts {
+        let span = Duration::from_millis(millis);
+        Timeouts { connect: span, first_byte: span, read: span, write: span, idle: span }
+    }
+
+    /// What is known of a name that resolves once, and then fails or hangs: after a few questions, or when that is given up.
+    async fn after_one_answer(hangs: bool, keep: Duration) -> Arc<Vec<Arc<Peer>>> {
+        let resolver = Resolver::new("app.test", 80, timeouts(10_000));
+        let span = Duration::from_millis(1);
+        let rhythm = Rhythm { refresh: span, retry: span, keep };
+        let asked = Arc::new(AtomicUsize::new(0));
+        let count = asked.clone();
+        let ask = move |_: String, port| {
+            let number = count.fetch_add(1, Relaxed);
+            async move {
+                match number {
+                    0 => Ok(vec![SocketAddr::from(([10, 0, 0, 1], port))]),
+                    _ if hangs => std::future::pending().await,
+                    _ => Err(io::Error::other("this name is gone")),
+                }
+            }
+        };
+        let watching = tokio::spawn(watch(Arc::downgrade(&resolver), rhythm, ask));
+        assert_eq!(resolver.peers().await.len(), 1);
+        let short = keep < Duration::from_secs(1);
+        let over = || if short { resolver.known().is_empty() } else { asked.load(Relaxed) > if hangs { 1 } else { 3 } };
+        while !over() {
+            tokio::task::yield_now().await;
+        }
+        watching.abort();
+        resolver.known()
+    }
+
+    #[tokio::test]
+    async fn a_name_that_is_gone_is_known_for_a_while_and_no_longer() {
+        for hangs in [false, true] {
+            assert_eq!(after_one_answer(hangs, Duration::from_secs(3600)).await.len(), 1, "hangs: {hangs}");
+            assert_eq!(after_one_answer(hangs, Duration::from_millis(20)).await.len(), 0, "hangs: {hangs}");
+        }
+    }
 
     #[tokio::test]
     async fn a_successor_begins_with_what_is_known() {
-        let timeouts = |millis| {
-            let span = Duration::from_millis(millis);
-            Timeouts { connect: span, first_byte: span, read: span, write: span, idle: span }
-        };
         let old = Resolver::new("app.invalid", 80, timeouts(10));
         old.set(vec!["10.0.0.1:80".parse().unwrap(), "[2001:db8::1]:80".parse().unwrap()]);
         let new = Resolver::new("app.invalid", 80, timeouts(20));

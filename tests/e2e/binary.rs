@@ -121,7 +121,7 @@ fn term_lets_what_runs_finish_and_closes_the_rest() {
 }
 
 #[test]
-fn a_log_that_nobody_reads_does_not_hold_up_the_end() {
+pub fn a_log_that_nobody_reads_does_not_hold_up_the_end() {
     let origin = Origin::start();
     let port = free_port();
     let pipe = TempFile(std::env::temp_dir().join(format!("headwall-{}-{port}.pipe", std::process::id())));
@@ -158,7 +158,7 @@ fn term_cuts_what_does_not_finish_in_time() {
 
 /// Twenty files, every fourth of them broken, while clients ask and an event stream runs.
 #[test]
-fn hup_takes_a_new_file_over_and_drops_nothing() {
+pub fn hup_takes_a_new_file_over_and_drops_nothing() {
     let origin = Origin::start();
     let (port, admin_port) = (free_port(), free_port());
     let (here, admin) = (([127, 0, 0, 1], port).into(), ([127, 0, 0, 1], admin_port).into());

@@ -306,7 +306,7 @@ fn ten_bytes_of_a_large_response_pull_little() {
 }
 
 #[test]
-fn what_was_cut_off_is_never_stored_and_never_looks_whole() {
+pub fn what_was_cut_off_is_never_stored_and_never_looks_whole() {
     let origin = Origin::start();
     let proxy = Headwall::before(&origin, ROUTE);
     for sized in ["", "&sized=1"] {

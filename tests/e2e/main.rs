@@ -10,6 +10,7 @@ mod apps;
 mod binary;
 mod built_in;
 mod cache;
+mod chaos;
 mod conformance;
 mod cookbook;
 mod differential;

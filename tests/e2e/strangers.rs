@@ -98,7 +98,7 @@ impl ContentFilter for Panics {
 }
 
 #[test]
-fn a_panic_costs_its_request_a_500_and_nothing_else() {
+pub fn a_panic_costs_its_request_a_500_and_nothing_else() {
     let origin = Origin::start();
     let yaml = format!(
         "upstreams: {{ app: {{ servers: [\"127.0.0.1:{}\"] }} }}\nroutes:\n  - match: {{ prefix: /cache/ }}\n    to: {{ kv: {{}} }}\n    plugins: [{{ panics: }}]\n  - to: {{ proxy: app }}\n    cache: {{}}\n    plugins: [{{ panics: }}]\n",

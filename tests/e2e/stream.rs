@@ -82,6 +82,29 @@ fn a_fill_goes_on_when_its_leader_leaves() {
     assert_eq!(origin.count("/chunks"), 1);
 }
 
+#[test]
+fn a_client_that_wants_no_content_does_not_wait_for_it() {
+    let origin = Origin::start();
+    let proxy = Headwall::before(&origin, CACHED);
+    let fresh = "h.Cache-Control=max-age=60&h.ETag=%22e%22";
+    for (method, fields, status) in [("HEAD", "", 200), ("GET", "If-None-Match: \"e\"\r\n", 304)] {
+        // A HEAD goes up as it is, unless something stale is stored.
+        let target = format!("/growing?{fresh}&n={status}");
+        proxy.get(&target).whole(200);
+        proxy.clock.advance(Duration::from_secs(61));
+        let mut client = proxy.client();
+        client.request(method, &target, fields);
+        let reply = client.response(method).whole(status);
+        assert_eq!(reply.field("connection"), "close", "{method}: the next request is for another connection");
+        let small = format!("/page?say=small&{fresh}&h.Content-Length=5&n={status}");
+        let mut client = proxy.client();
+        for _ in 0..2 {
+            client.request(method, &small, fields);
+            assert_ne!(client.response(method).whole(status).field("connection"), "close", "{method}");
+        }
+    }
+}
+
 /// Reads slowly for a while and says how much the origin could send.
 fn pulled(origin: &Origin, proxy: &Headwall, target: &str) -> u64 {
     let mut client = proxy.client();
@@ -244,7 +267,7 @@ fn fields_of_one_hop_stay_there_and_the_origin_learns_who_asks() {
 }
 
 #[test]
-fn an_origin_that_never_answers_is_a_504_with_the_cache_and_without() {
+pub fn an_origin_that_never_answers_is_a_504_with_the_cache_and_without() {
     let origin = Origin::start();
     for (routes, cached) in [(PLAIN, false), (CACHED, true)] {
         // `read` is longer: an event stream may be quiet for longer than a page may take.
@@ -265,7 +288,7 @@ fn an_origin_that_never_answers_is_a_504_with_the_cache_and_without() {
 }
 
 #[test]
-fn an_origin_that_stops_in_the_middle_is_cut() {
+pub fn an_origin_that_stops_in_the_middle_is_cut() {
     let origin = Origin::start();
     for routes in [PLAIN, CACHED] {
         let upstream = format!(

@@ -370,11 +370,15 @@ impl Response {
 
 impl Client {
     pub fn to(address: SocketAddr) -> Self {
-        let tcp = TcpStream::connect(address).unwrap();
+        Self::connect(address).unwrap()
+    }
+
+    pub fn connect(address: SocketAddr) -> std::io::Result<Self> {
+        let tcp = TcpStream::connect(address)?;
         tcp.set_read_timeout(Some(PATIENCE)).unwrap();
         tcp.set_write_timeout(Some(PATIENCE)).unwrap();
         tcp.set_nodelay(true).unwrap();
-        Client { tcp, buffer: Vec::new() }
+        Ok(Client { tcp, buffer: Vec::new() })
     }
 
     pub fn send(&mut self, text: &str) {
