@@ -295,7 +295,8 @@ impl Drop for Process {
 /// takes for connections, or a client of another test could have it before its server does.
 pub fn free_port() -> u16 {
     static NEXT: AtomicU16 = AtomicU16::new(0);
-    let start = std::process::id() % 15_000;
+    // Runs that begin one after the other are far from each other.
+    let start = std::process::id().wrapping_mul(7919) % 15_000;
     loop {
         let port = 15_000 + ((start + u32::from(NEXT.fetch_add(1, Relaxed))) % 15_000) as u16;
         if std::net::TcpListener::bind(("127.0.0.1", port)).is_ok() {
