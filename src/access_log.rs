@@ -76,8 +76,12 @@ impl AccessLog {
             Format::Combined => combined(request, exchange),
             Format::Json => json(request, exchange, now),
         };
-        if let Err(TrySendError::Full(_)) = self.queue.try_send(Message::Line(line)) {
-            self.metrics.log_dropped.inc();
+        self.metrics.log_queued.inc();
+        if let Err(error) = self.queue.try_send(Message::Line(line)) {
+            self.metrics.log_queued.dec();
+            if let TrySendError::Full(_) = error {
+                self.metrics.log_dropped.inc();
+            }
         }
     }
 
@@ -106,7 +110,10 @@ fn write(mut sink: Sink, messages: &Receiver<Message>) {
     let mut next = messages.recv().ok();
     while let Some(message) = next.take() {
         match message {
-            Message::Line(line) => sink.line(&line),
+            Message::Line(line) => {
+                sink.metrics.log_queued.dec();
+                sink.line(&line);
+            }
             Message::Reopen => sink.reopen(),
             Message::End => break,
         }

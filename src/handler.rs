@@ -1,11 +1,12 @@
 //! What answers without an upstream: the contract between the proxy and its handlers.
 
 use async_trait::async_trait;
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use http::header::{CONTENT_LENGTH, CONTENT_TYPE};
 use http::{HeaderName, HeaderValue};
 use pingora::http::{RequestHeader, ResponseHeader};
 
+use crate::cache::ledger::Reservation;
 use crate::exchange::Exchange;
 
 /// A whole response that we made.
@@ -70,6 +71,8 @@ pub enum Unread {
     Broken,
     /// The client was too slow.
     TooSlow,
+    /// There is no room for it just now.
+    NoRoom,
     /// A plugin refused it, with this status.
     Refused(u16),
 }
@@ -109,15 +112,46 @@ impl<'a> Content<'a> {
 
     /// All of it, if it is not longer than `limit`. The bytes are the caller's own.
     pub async fn collect(&mut self, limit: u64, exchange: &mut Exchange) -> Result<Bytes, Unread> {
+        self.gather(limit, |_| true, exchange).await
+    }
+
+    /// The same, with room set aside for what has arrived.
+    pub async fn collect_in(
+        &mut self,
+        room: &mut Reservation,
+        limit: u64,
+        exchange: &mut Exchange,
+    ) -> Result<Bytes, Unread> {
+        self.gather(limit, |bytes| room.cover(bytes), exchange).await
+    }
+
+    async fn gather(
+        &mut self,
+        limit: u64,
+        mut fits: impl FnMut(u64) -> bool,
+        exchange: &mut Exchange,
+    ) -> Result<Bytes, Unread> {
         if self.announced.is_some_and(|length| length > limit) {
             return Err(Unread::TooLong);
         }
         // Room grows with what arrives, not with what is promised.
-        let mut all = BytesMut::with_capacity(self.announced.unwrap_or(0).min(64 << 10) as usize);
+        let mut all = Vec::with_capacity(self.announced.unwrap_or(0).min(64 << 10) as usize);
+        if !fits(all.capacity() as u64) {
+            return Err(Unread::NoRoom);
+        }
         self.continue_100().await;
         while let Some(chunk) = self.chunk(exchange).await? {
             if all.len() as u64 + chunk.len() as u64 > limit {
                 return Err(Unread::TooLong);
+            }
+            if all.len() + chunk.len() > all.capacity() {
+                // What does not fit doubles it.
+                let most = usize::try_from(limit).unwrap_or(usize::MAX);
+                let more = (all.capacity() * 2).min(most).max(all.len() + chunk.len());
+                if !fits(more as u64) {
+                    return Err(Unread::NoRoom);
+                }
+                all.reserve_exact(more - all.len());
             }
             all.extend_from_slice(&chunk);
         }

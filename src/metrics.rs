@@ -3,11 +3,12 @@
 //! Counters with labels are resolved when the configuration is loaded, so that a
 //! request adds to a number and looks nothing up.
 
-use prometheus::core::{AtomicU64, GenericCounter, GenericCounterVec, GenericGauge};
+use prometheus::core::{AtomicU64, GenericCounter, GenericCounterVec, GenericGauge, GenericGaugeVec};
 use prometheus::{Encoder, Opts, Registry, TextEncoder};
 
 type Counter = GenericCounter<AtomicU64>;
 type CounterVec = GenericCounterVec<AtomicU64>;
+type GaugeVec = GenericGaugeVec<AtomicU64>;
 type Gauge = GenericGauge<AtomicU64>;
 
 /// The words for what the cache did; RFC 9211's, and `none` where there is no cache.
@@ -61,6 +62,11 @@ pub struct Metrics {
     pub panics: Counter,
     /// Reloads of the configuration, by result.
     pub reloads: CounterVec,
+    /// Bytes of values on their way into the key/value stores.
+    pub kv_arriving: Gauge,
+    /// Lines that wait for the access log's writer.
+    pub log_queued: Gauge,
+    remembered: [GaugeVec; 3],
     /// Lines that the access log could not take, or not in time.
     pub log_dropped: Counter,
     cache: Stock,
@@ -140,6 +146,12 @@ impl Metrics {
             registry.register(Box::new(counters.clone()))?;
             Ok::<_, prometheus::Error>(counters)
         };
+        let remembered = |name: &str, what: &str| {
+            let help = format!("What is remembered beside what is stored: {what}.");
+            let gauges = GaugeVec::new(opts(&format!("remembered_{name}"), &help), &["what"])?;
+            registry.register(Box::new(gauges.clone()))?;
+            Ok::<_, prometheus::Error>(gauges)
+        };
         let stock = |name: &str, what: &str| {
             Ok::<_, prometheus::Error>(Stock {
                 bytes: gauge(&format!("{name}_bytes"), &format!("Bytes used by {what}."))?,
@@ -176,6 +188,16 @@ impl Metrics {
             retries: counter("retries_total", "Requests sent again after a failure.")?,
             panics: counter("panics_total", "Panics of plugins and handlers; each cost its request a 500.")?,
             reloads,
+            kv_arriving: gauge(
+                "kv_arriving_bytes",
+                "Bytes set aside for values on their way into the key/value stores.",
+            )?,
+            log_queued: gauge("log_queued", "Access log lines that wait to be written, at most 8192.")?,
+            remembered: [
+                remembered("bytes", "bytes")?,
+                remembered("entries", "entries")?,
+                remembered("limit_bytes", "bytes at most")?,
+            ],
             log_dropped: counter(
                 "log_dropped_total",
                 "Access log lines lost: the log was too slow, or the disk did not take them.",
@@ -210,6 +232,13 @@ impl Metrics {
         }
         for reason in LEAKS {
             let _ = self.leaks.remove_label_values(&[name, reason]);
+        }
+    }
+
+    /// Sets what is remembered of one kind: bytes, entries, and how many bytes that may be.
+    pub fn remembered(&self, what: &str, bytes: u64, entries: u64, limit: u64) {
+        for (gauge, value) in self.remembered.iter().zip([bytes, entries, limit]) {
+            gauge.with_label_values(&[what]).set(value);
         }
     }
 

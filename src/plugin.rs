@@ -40,6 +40,7 @@ use serde::de::DeserializeOwned;
 
 use crate::exchange::Exchange;
 use crate::handler::Reply;
+use crate::memory::Usage;
 
 /// The route is known. May answer; is not asked for a refresh in the background.
 #[async_trait]
@@ -102,6 +103,13 @@ pub struct Hooks {
     tells_target: Option<String>,
     once: bool,
     kept: bool,
+    remembers: Option<Arc<dyn Remembers>>,
+}
+
+/// A plugin that remembers something of clients: an operator sees how much in `headwall_remembered_bytes`.
+pub trait Remembers: Send + Sync {
+    /// How much that is now, and how many bytes it may be at most.
+    fn usage(&self) -> (Usage, u64);
 }
 
 macro_rules! doors {
@@ -196,6 +204,17 @@ impl Hooks {
     pub fn kept(mut self) -> Self {
         self.kept = true;
         self
+    }
+
+    /// Says that it remembers something of clients, and tells how much.
+    pub fn remembers(mut self, plugin: Arc<dyn Remembers>) -> Self {
+        self.remembers = Some(plugin);
+        self.kept()
+    }
+
+    /// How much it remembers of clients, and how much that may be.
+    pub fn remembered(&self) -> Option<(Usage, u64)> {
+        self.remembers.as_ref().map(|plugin| plugin.usage())
     }
 
     /// Whether a reload leaves it as it is.

@@ -19,6 +19,7 @@ pub struct Refusals {
     requests: Throttle,
     connections: Throttle,
     accepts: Throttle,
+    failures: Throttle,
 }
 
 /// Lets one through each second, and counts the others.
@@ -42,7 +43,14 @@ impl Refusals {
     /// None so far.
     pub fn new(metrics: Arc<Metrics>, clock: Clock) -> Self {
         let throttle = Throttle::default;
-        Refusals { metrics, clock, requests: throttle(), connections: throttle(), accepts: throttle() }
+        Refusals {
+            metrics,
+            clock,
+            requests: throttle(),
+            connections: throttle(),
+            accepts: throttle(),
+            failures: throttle(),
+        }
     }
 
     /// A request was refused.
@@ -59,6 +67,12 @@ impl Refusals {
         if let Some(left_out) = self.connections.pass(self.clock.now()) {
             tracing::warn!(reason, %peer, left_out, "refused a connection");
         }
+    }
+
+    /// Whether a failed exchange is to be told of, and how many were not since the last one. What failed is in the
+    /// access log in any case.
+    pub fn failure(&self) -> Option<u64> {
+        self.failures.pass(self.clock.now())
     }
 
     /// No connection could be accepted.

@@ -42,16 +42,29 @@ impl Admin {
         let cache = self.proxy.cache.usage();
         metrics.cache().set(cache.bytes, cache.entries, cache.evicted);
         let mut all = crate::memory::Usage::default();
+        let mut arriving = 0;
         for (_, store) in self.lasting.stores.all() {
             let usage = store.usage();
             all.bytes += usage.bytes;
             all.entries += usage.entries;
             all.evicted += usage.evicted;
+            arriving += store.arriving();
         }
+        metrics.kv_arriving.set(arriving);
         metrics.kv().set(all.bytes, all.entries, all.evicted);
         let (fills, bytes) = self.proxy.cache.filling();
         metrics.fills.set(fills);
         metrics.fill_bytes.set(bytes);
+        for (what, usage, limit) in self.proxy.cache.remembered() {
+            metrics.remembered(what, usage.bytes, usage.entries, limit);
+        }
+        let (mut clients, mut most) = (crate::memory::Usage::default(), 0);
+        for (usage, limit) in self.proxy.snapshot.load().plan.kept.values().filter_map(|hooks| hooks.remembered()) {
+            clients.bytes += usage.bytes;
+            clients.entries += usage.entries;
+            most += limit;
+        }
+        metrics.remembered("plugins", clients.bytes, clients.entries, most);
         metrics.tasks.set(tokio::runtime::Handle::current().metrics().num_alive_tasks() as u64);
     }
 

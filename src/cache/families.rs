@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use pingora::cache::key::HashBinary;
 
 use crate::clock::Moment;
-use crate::memory::{Change, Memory};
+use crate::memory::{Change, Memory, Usage};
 
 #[derive(Debug, Clone)]
 struct Family {
@@ -52,6 +52,11 @@ impl Families {
     /// Forgets a family; its variants.
     pub fn take(&self, primary: HashBinary, now: Moment) -> Arc<[HashBinary]> {
         self.known.remove(primary, now).map_or_else(|| Arc::from([]), |family| family.variants)
+    }
+
+    /// What is known of them, and how much may be.
+    pub fn usage(&self) -> (Usage, u64) {
+        (self.known.usage(), self.known.budget())
     }
 
     /// Gives back the memory of families that are gone.

@@ -52,7 +52,7 @@ pub struct Reservation {
 
 impl Reservation {
     /// Makes the room at least so large, if it can be had.
-    pub(super) fn cover(&mut self, bytes: u64) -> bool {
+    pub fn cover(&mut self, bytes: u64) -> bool {
         let more = bytes.saturating_sub(self.bytes);
         let grown = more == 0 || self.ledger.grow(more);
         if grown {

@@ -382,6 +382,18 @@ impl Cache {
         self.index.is_empty()
     }
 
+    /// What is remembered beside what is stored, and how much of each may be.
+    pub fn remembered(&self) -> [(&'static str, Usage, u64); 5] {
+        let (families, most) = self.families.usage();
+        [
+            ("variants", families, most),
+            ("uncacheable", self.uncacheable.usage(), self.uncacheable.budget()),
+            ("unsliced", self.unsliced.usage(), self.unsliced.budget()),
+            ("invalidated", self.invalidated.usage(), self.invalidated.budget()),
+            ("queries", self.searches.usage(), self.searches.budget()),
+        ]
+    }
+
     /// How many fills are under way, and the bytes set aside for them.
     pub fn filling(&self) -> (u64, u64) {
         (self.fills.lock().len() as u64, self.ledger.held())

@@ -27,6 +27,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::{Surroundings, complaint};
+use crate::cache::ledger::Ledger;
 use crate::cache::purge::{Manner, Purged};
 use crate::clock::{Clock, Moment, Turns};
 use crate::exchange::Exchange;
@@ -95,6 +96,8 @@ impl Default for Settings {
 pub struct Store {
     map: Memory<Box<[u8]>, Arc<Value>>,
     listed: Arc<Tags<Arc<[u8]>>>,
+    /// Values on their way in.
+    arriving: Arc<Ledger>,
     tags: (RandomState, AtomicU64),
 }
 
@@ -114,7 +117,12 @@ struct Value {
 
 impl Store {
     pub(super) fn new(memory: u64) -> Self {
-        Store { map: Memory::new(memory), listed: Arc::default(), tags: (RandomState::new(), AtomicU64::new(0)) }
+        Store {
+            map: Memory::new(memory),
+            listed: Arc::default(),
+            arriving: Arc::new(Ledger::new(memory)),
+            tags: (RandomState::new(), AtomicU64::new(0)),
+        }
     }
 
     /// A tag that no other value has or had.
@@ -124,9 +132,15 @@ impl Store {
         HeaderValue::from_str(&text).unwrap_or_else(|_| HeaderValue::from_static("\"0\""))
     }
 
+    /// Bytes set aside for values on their way in.
+    pub fn arriving(&self) -> u64 {
+        self.arriving.held()
+    }
+
     /// From now on holds at most so much.
     pub(super) fn set_memory(&self, memory: u64) {
         self.map.set_budget(memory);
+        self.arriving.set_limit(memory);
     }
 
     /// Gives back the memory of what has expired.
@@ -223,6 +237,12 @@ pub(super) fn build(value: &serde_yaml::Value, around: &Surroundings<'_>) -> Res
         allow: settings.allow.unwrap_or_else(|| if tokens.is_empty() { Network::loopback() } else { Vec::new() }),
         tokens,
     }))
+}
+
+/// The answer while so many values arrive that one more has no room.
+fn full() -> Reply {
+    Reply::text(503, "too many values arrive at once; nothing was changed")
+        .with(RETRY_AFTER, HeaderValue::from_static("1"))
 }
 
 #[async_trait]
@@ -332,8 +352,12 @@ impl Kv {
             let message = format!("a value has at most {} tags of {most} in all; nothing was changed", tags::MOST);
             return Err(Reply::text(400, message));
         }
-        let content = content.collect(self.max_value, exchange).await.map_err(|unread| match unread {
-            Unread::TooLong => Reply::text(413, format!("a value has at most {}", ByteSize(self.max_value))),
+        // The store may have been made smaller meanwhile.
+        let most = self.max_value.min(self.store.map.budget());
+        let mut room = self.store.arriving.reserve(0).ok_or_else(full)?;
+        let content = content.collect_in(&mut room, most, exchange).await.map_err(|unread| match unread {
+            Unread::NoRoom => full(),
+            Unread::TooLong => Reply::text(413, format!("a value has at most {}", ByteSize(most))),
             Unread::Broken => Reply::text(400, "the content did not arrive whole; nothing was changed"),
             Unread::TooSlow => Reply::text(408, "the content came too slowly; nothing was changed"),
             Unread::Refused(status) => Reply::text(status, "the content was refused; nothing was changed"),

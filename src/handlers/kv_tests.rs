@@ -145,6 +145,20 @@ async fn what_it_does_not_do_it_says() {
 }
 
 #[tokio::test]
+async fn values_on_their_way_in_have_a_bound_together() {
+    let Setup { client, stores, .. } = setup("{ memory: 1MiB, max_value: 512KiB }");
+    client.send("PUT /cache/k", "old").await;
+    let store = stores.all().remove(0).1;
+    let others = store.arriving.reserve(1 << 20).unwrap();
+    let refused = client.send("PUT /cache/k", "new").await;
+    assert_eq!((refused.status(), refused.field("retry-after")), (503, "1"));
+    assert_eq!(client.send("GET /cache/k", "").await.text(), "old");
+    drop(others);
+    assert_eq!(client.send("PUT /cache/k", &"x".repeat(500 << 10)).await.status(), 200);
+    assert_eq!(store.arriving(), 0, "what has arrived is given back");
+}
+
+#[tokio::test]
 async fn only_those_who_may() {
     let Setup { client, .. } = setup("{ allow: [127.0.0.0/8, 192.0.2.0/24] }");
     for (peer, client_address, fields, status) in [

@@ -216,6 +216,11 @@ impl<K: AsRef<[u8]>, V: Clone> Memory<K, V> {
         }
     }
 
+    /// Bytes that it holds at most.
+    pub fn budget(&self) -> u64 {
+        self.budget.load(Relaxed)
+    }
+
     /// How much is used.
     pub fn usage(&self) -> Usage {
         Usage {

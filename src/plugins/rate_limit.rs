@@ -33,8 +33,8 @@ use serde::Deserialize;
 use crate::clock::Moment;
 use crate::exchange::Exchange;
 use crate::handler::Reply;
-use crate::memory::{Change, Memory};
-use crate::plugin::{Hooks, OnRequest, OnResponse, Plugin};
+use crate::memory::{Change, Memory, Usage};
+use crate::plugin::{Hooks, OnRequest, OnResponse, Plugin, Remembers};
 use crate::units::Span;
 
 /// So many requests in a time, for each client.
@@ -116,7 +116,13 @@ impl Plugin for RateLimit {
             buckets: Memory::new(u64::from(settings.max_clients) * ROOM),
             hashes: [RandomState::new(), RandomState::new()],
         });
-        Ok(Hooks::new().request(this.clone()).response(this).kept())
+        Ok(Hooks::new().request(this.clone()).response(this.clone()).remembers(this))
+    }
+}
+
+impl Remembers for RateLimit {
+    fn usage(&self) -> (Usage, u64) {
+        (self.buckets.usage(), self.buckets.budget())
     }
 }
 

@@ -580,9 +580,14 @@ impl ProxyHttp for Proxy {
                 tracing::debug!(request, %error, "the request is malformed");
             }
             Some(408) => tracing::debug!(request, %error, "the request did not arrive in time"),
-            Some(_) => {
-                tracing::warn!(status, request, upstream = upstream.as_deref(), begun, %error, "the exchange failed")
-            }
+            Some(_) => match self.refusals.failure() {
+                Some(left_out) => {
+                    tracing::warn!(status, request, upstream = upstream.as_deref(), begun, left_out, %error, "the exchange failed")
+                }
+                None => {
+                    tracing::debug!(status, request, upstream = upstream.as_deref(), begun, %error, "the exchange failed")
+                }
+            },
             // Who closes a page, or an event stream, has not failed.
             None => tracing::debug!(request, upstream = upstream.as_deref(), begun, %error, "the client left"),
         }

@@ -401,6 +401,10 @@ fn rate_limit_counts_hits_and_all_else() {
     proxy.clock.advance(Duration::from_secs(720));
     assert_eq!(proxy.ask("GET", PAGE, one).status, 200, "one in twelve minutes");
     assert_eq!(proxy.ask("GET", PAGE, one).status, 429);
+    // What is remembered of clients can be seen, and what it may grow to.
+    assert_eq!(proxy.metric("headwall_remembered_entries{what=\"plugins\"}"), 2.0);
+    let bytes = proxy.metric("headwall_remembered_bytes{what=\"plugins\"}");
+    assert!(bytes > 0.0 && bytes < proxy.metric("headwall_remembered_limit_bytes{what=\"plugins\"}"));
 }
 
 #[test]
