@@ -142,22 +142,41 @@ impl<K: AsRef<[u8]>, V: Clone> Memory<K, V> {
         }
     }
 
-    /// Evicts until the budget holds: from the shard that grew, then from its neighbours.
+    /// Evicts until the budget holds, one entry at a time and from shards that have their share, the one that grew
+    /// first: one large newcomer must not clear a shard of what is used all the time.
     fn make_room(&self, hash: u64, gone: &mut Vec<V>) {
         let first = (hash >> 48) as usize % SHARDS;
-        for step in 0..SHARDS {
-            if self.used.load(Relaxed) <= self.budget.load(Relaxed) {
-                return;
-            }
-            let mut shard = self.shards[(first + step) % SHARDS].write();
-            // The newest entry of the shard that grew stays, or nothing large could ever be kept.
-            let keep = usize::from(step == 0);
-            while self.used.load(Relaxed) > self.budget.load(Relaxed) && shard.len() > keep {
+        let (mut newcomer, mut fair) = (0, true);
+        loop {
+            let mut found = false;
+            for step in 0..SHARDS {
+                let used = self.used.load(Relaxed);
+                if used <= self.budget.load(Relaxed) {
+                    return;
+                }
+                let mut shard = self.shards[(first + step) % SHARDS].write();
+                // The newest entry of the shard that grew stays, or nothing large could ever be kept.
+                let grew = step == 0;
+                if grew {
+                    newcomer = shard.latest_weight();
+                }
                 let before = shard.weight();
-                let Some(value) = shard.evict(step == 0) else { break };
+                let others = if grew { before.saturating_sub(newcomer) } else { before };
+                if fair && others.saturating_mul(SHARDS as u64) < used.saturating_sub(newcomer) {
+                    continue;
+                }
+                if shard.len() <= usize::from(grew) {
+                    continue;
+                }
+                let Some(value) = shard.evict(grew) else { continue };
                 self.account(before, shard.weight());
                 self.evicted.fetch_add(1, Relaxed);
                 gone.push(value);
+                found = true;
+            }
+            // Others may have changed the shares meanwhile; then whoever has anything gives.
+            if !found && !std::mem::take(&mut fair) {
+                return;
             }
         }
     }
@@ -271,6 +290,27 @@ mod tests {
         assert_eq!(map.sweep(later), 999, "the one put again without expiry stays");
         assert_eq!(map.get(&key(7), later), Some(7));
         assert_eq!(map.usage().entries, 1);
+    }
+
+    #[test]
+    fn what_is_large_does_not_clear_a_shard_of_what_is_used_often() {
+        let now = Clock::system().now();
+        let map = Memory::new(64_000);
+        let hot: Vec<_> = (0..8).map(|n| format!("hot-{n}").into_bytes().into_boxed_slice()).collect();
+        for name in &hot {
+            map.put(name.clone(), 0, 100, None, now);
+            for _ in 0..3 {
+                map.get(name, now);
+            }
+        }
+        for n in 0..2000 {
+            // More than a shard's share, now and then.
+            map.put(key(n), n, if n % 10 == 0 { 5000 } else { 200 }, None, now);
+            hot.iter().for_each(|name| _ = map.get(name, now));
+            assert!(map.usage().bytes <= 64_000);
+        }
+        let alive = hot.iter().filter(|name| map.get(name, now).is_some()).count();
+        assert_eq!(alive, 8, "large ones cleared shards of what is used all the time");
     }
 
     #[test]

@@ -71,6 +71,11 @@ impl<K: AsRef<[u8]>, V> Shard<K, V> {
         self.weight
     }
 
+    /// What the entry weighs that was put in last, if it is still there.
+    pub fn latest_weight(&self) -> u64 {
+        self.at(self.latest).map_or(0, |node| node.weight)
+    }
+
     pub fn len(&self) -> usize {
         self.table.len()
     }
