@@ -210,3 +210,23 @@ async fn what_was_asked_for_before_a_purge_does_not_get_in_by_any_way() {
     cache.take_part(sheet, &part, after.life.asked, patience, None).write(piece());
     assert_eq!(cache.usage().entries, 2, "and what is asked for after it, does");
 }
+
+/// Its replacement is on its way and nobody may join it: what it was to replace is still there, if the purge let it be.
+#[tokio::test]
+async fn what_a_doomed_fill_was_to_replace_is_found_meanwhile() {
+    let (cache, clock) = cache(1 << 20);
+    let (key, tag) = (key(cache, 1), What::Tag("all".into()));
+    for soft in [true, false] {
+        fill(cache, &clock, 1, 1, true).await;
+        clock.advance(Duration::from_secs(61));
+        let writer = cache.get_miss_handler(&key, &meta(cache, &clock, 2), &nobody()).await.unwrap();
+        clock.advance(Duration::from_secs(1));
+        cache.purge(&tag, Manner { soft, dry_run: false });
+        let found = cache.lookup(&key, &nobody()).await.unwrap();
+        let found = found.map(|(meta, _)| meta.headers()["etag"].clone());
+        assert_eq!(found, soft.then(|| "\"1\"".parse().unwrap()));
+        drop(writer);
+        assert_eq!(cache.lookup(&key, &nobody()).await.unwrap().is_some(), soft);
+        cache.purge(&What::All, Manner::default());
+    }
+}

@@ -172,16 +172,14 @@ impl Cache {
 impl Storage for Cache {
     async fn lookup(&'static self, key: &CacheKey, _: &SpanHandle) -> Result<Option<(CacheMeta, HitHandler)>> {
         let hash = key.combined_bin();
-        let Some(slot) = self.map.get(&hash, self.clock().now()) else { return Ok(None) };
-        if slot.head().is_none_or(|head| *head.key != *key.primary_key()) {
-            return Ok(None);
-        }
-        let handler = match slot {
-            Slot::Whole(stored) => Handler::whole(stored, self, hash),
-            Slot::Filling(fill, _) if fill.joinable() => Handler::filling(Reader::joiner(fill), self, hash),
+        let handler = match self.map.get(&hash, self.clock().now()) {
+            Some(Slot::Whole(stored)) => Handler::whole(stored, self, hash),
+            Some(Slot::Filling(fill, _)) if fill.joinable() => Handler::filling(Reader::joiner(fill), self, hash),
+            // What nobody may join does not take its place either, and the app may be failing just now.
+            Some(Slot::Filling(_, Some(before))) => Handler::whole(before, self, hash),
             _ => return Ok(None),
         };
-        let found = handler.head().map(|head| meta(self, head));
+        let found = handler.head().filter(|head| *head.key == *key.primary_key()).map(|head| meta(self, head));
         Ok(found.map(|meta| (meta, Box::new(handler) as HitHandler)))
     }
 

@@ -113,7 +113,8 @@ pub fn wait_until(mut fits: impl FnMut() -> bool) {
     let end = Instant::now() + PATIENCE;
     while !fits() {
         assert!(Instant::now() < end, "waited in vain");
-        std::thread::yield_now();
+        // Who is waited for may need this core.
+        std::thread::sleep(Duration::from_millis(1));
     }
 }
 
