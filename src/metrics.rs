@@ -44,10 +44,16 @@ pub struct Metrics {
     pub connections_accepted: Counter,
     /// Connections open.
     pub connections: Gauge,
+    /// Networks of clients that have a connection open and are counted.
+    pub networks: Gauge,
     /// Connections refused because there were too many, by the setting that says so.
     pub connections_refused: CounterVec,
     /// Requests refused by the guard, and connections that ended because of how they were used.
     pub refused: CounterVec,
+    /// Responses refused because of how they were sent.
+    pub origin_refused: CounterVec,
+    /// Unused connections to servers.
+    pub kept: Gauge,
     /// Responses that were not stored, by the rule that decided.
     pub not_stored: CounterVec,
     /// Requests that waited for the head of another's response.
@@ -175,12 +181,19 @@ impl Metrics {
             received_bytes: counter("received_bytes_total", "Content bytes received from clients.")?,
             connections_accepted: counter("connections_accepted_total", "Connections accepted.")?,
             connections: gauge("connections", "Connections open.")?,
+            networks: gauge("networks", "Networks of clients, as far as they are counted, with a connection open.")?,
             connections_refused: labelled(
                 "connections_refused_total",
                 "Connections refused because there were too many, by the setting that says so.",
                 &["reason"],
             )?,
             refused: labelled("refused_total", "Requests refused, by reason.", &["reason"])?,
+            origin_refused: labelled(
+                "origin_refused_total",
+                "Responses refused because of how the origin sent them, by reason.",
+                &["reason"],
+            )?,
+            kept: gauge("upstream_kept_connections", "Unused connections to servers, at most 512 to each address.")?,
             not_stored: labelled("not_stored_total", "Responses not stored, by the rule that decided.", &["rule"])?,
             waits: counter("waits_total", "Requests that waited for another's response to the same question.")?,
             waited_ms: counter("waited_milliseconds_total", "How long they waited, in all.")?,

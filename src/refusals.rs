@@ -20,6 +20,7 @@ pub struct Refusals {
     connections: Throttle,
     accepts: Throttle,
     failures: Throttle,
+    origins: Throttle,
 }
 
 /// Lets one through each second, and counts the others.
@@ -50,6 +51,7 @@ impl Refusals {
             connections: throttle(),
             accepts: throttle(),
             failures: throttle(),
+            origins: throttle(),
         }
     }
 
@@ -66,6 +68,14 @@ impl Refusals {
         self.metrics.connections_refused.with_label_values(&[reason]).inc();
         if let Some(left_out) = self.connections.pass(self.clock.now()) {
             tracing::warn!(reason, %peer, left_out, "refused a connection");
+        }
+    }
+
+    /// An origin sent what it must not, and that was refused.
+    pub fn origin(&self, reason: &str, server: &str) {
+        self.metrics.origin_refused.with_label_values(&[reason]).inc();
+        if let Some(left_out) = self.origins.pass(self.clock.now()) {
+            tracing::warn!(reason, server, left_out, "refused what an origin sent");
         }
     }
 

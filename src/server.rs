@@ -32,8 +32,6 @@ use crate::reload::{Load, Reloader};
 
 /// Connections of operators; far more than anybody needs who looks and purges.
 const OPERATORS: usize = 32;
-/// Unused connections to servers that are kept, for each of them.
-const POOL: usize = 512;
 /// How long connections that wait for a request are kept at the end: it may be on its way.
 const LAST_REQUEST: Duration = Duration::from_millis(200);
 /// How often memory of what has expired is given back.
@@ -331,7 +329,7 @@ fn terms(plan: &Plan, peer: IpAddr, room: usize) -> (Most, Bounds) {
 
 fn app(proxy: Proxy) -> HttpProxy<Proxy> {
     // How often a request is sent again is decided by the proxy's callbacks; eight times is the end of it.
-    let conf = ServerConf { upstream_keepalive_pool_size: POOL, max_retries: 8, ..ServerConf::default() };
+    let conf = ServerConf { max_retries: 8, ..ServerConf::default() };
     let mut app = http_proxy(&Arc::new(conf), proxy);
     let mut options = HttpServerOptions::default();
     // Our 405 for CONNECT carries our fields; the engine's own would not.
@@ -347,6 +345,7 @@ async fn sweep(proxy: Proxy, lasting: Arc<Lasting>) {
         let (proxy, lasting) = (proxy.clone(), lasting.clone());
         let swept = tokio::task::spawn_blocking(move || {
             proxy.cache.sweep();
+            proxy.snapshot.load().plan.upstreams.iter().for_each(|upstream| upstream.sweep());
             let now = proxy.clock.now();
             lasting.stores.all().iter().for_each(|(_, store)| store.sweep(now));
         });

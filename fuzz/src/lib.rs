@@ -16,6 +16,7 @@ pub mod guard;
 mod input;
 pub mod kv;
 pub mod memory;
+pub mod origin;
 pub mod path;
 pub mod query;
 pub mod range;
@@ -40,6 +41,7 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("guard", guard::run),
     ("kv", kv::run),
     ("memory", memory::run),
+    ("origin", origin::run),
     ("path", path::run),
     ("query", query::run),
     ("range", range::run),

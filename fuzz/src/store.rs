@@ -443,7 +443,13 @@ impl<'a> Model<'a> {
     /// What is listed is what is there, and weighs what it is said to weigh.
     fn count(&self) {
         let dry = Manner { soft: false, dry_run: true };
-        let (usage, listed) = (self.cache.usage(), self.cache.purge(&What::All, dry));
+        // What expires between these looks is stored, and no purge finds it: then they are repeated.
+        let look = || {
+            self.cache.sweep();
+            (self.cache.usage(), self.cache.purge(&What::All, dry))
+        };
+        let (usage, listed) =
+            (0..3).map(|_| look()).find(|(usage, listed)| usage.entries == listed.entries).unwrap_or_else(look);
         assert_eq!(self.cache.purge(&What::Tag("all".into()), dry), listed);
         let hosts = (0..2).map(|key| self.cache.purge(&What::Beginning(Some(host(key)), String::new()), dry).entries);
         assert_eq!(hosts.sum::<u64>(), listed.entries);
@@ -462,6 +468,8 @@ impl<'a> Model<'a> {
         all.for_each(|(key, variant)| self.look(key, variant));
         (0..KEYS).for_each(|key| self.row(key, 0));
         self.cache.purge(&What::All, Manner::default());
+        // What has expired meanwhile was not there for the purge.
+        self.cache.sweep();
         let usage = self.cache.usage();
         assert_eq!((usage.entries, usage.bytes), (0, 0), "all was purged");
         assert!(lists_nothing(self.cache), "something stays listed that is gone");

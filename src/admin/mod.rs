@@ -54,6 +54,7 @@ impl Admin {
         metrics.kv().set(all.bytes, all.entries, all.evicted);
         let (fills, bytes) = self.proxy.cache.filling();
         metrics.fills.set(fills);
+        metrics.kept.set(self.proxy.snapshot.load().plan.upstreams.iter().map(|upstream| upstream.kept() as u64).sum());
         metrics.fill_bytes.set(bytes);
         for (what, usage, limit) in self.proxy.cache.remembered() {
             metrics.remembered(what, usage.bytes, usage.entries, limit);

@@ -25,7 +25,7 @@ pub fn frames(name: &str) -> bool {
 }
 
 /// Whether this names no transfer coding that there is (RFC 9112 §7), so that nothing has been done to the content.
-fn is_no_coding(name: &[u8]) -> bool {
+pub fn is_no_coding(name: &[u8]) -> bool {
     let registered = ["chunked", "compress", "deflate", "gzip", "x-compress", "x-gzip"];
     let token = !name.is_empty() && name.iter().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(byte));
     // What only looks like a coding is somebody's trick.

@@ -74,7 +74,7 @@ impl Places {
         if taken.is_err() {
             return Err(Full::All);
         }
-        let network = match most.of_network.map(|most| self.enter(Of::new(peer), most)).transpose() {
+        let network = match most.of_network.map(|most| self.enter(Of::new(peer), most, &metrics)).transpose() {
             Ok(network) => network,
             Err(full) => {
                 self.leave();
@@ -86,13 +86,15 @@ impl Places {
         Ok(Place { places: self.clone(), network, metrics })
     }
 
-    fn enter(&self, network: Of, most: u32) -> Result<Of, Full> {
+    fn enter(&self, network: Of, most: u32, metrics: &Metrics) -> Result<Of, Full> {
         let mut networks = self.networks.lock();
         let open = networks.get(&network).copied().unwrap_or(0);
         if open >= most {
             return Err(Full::Network);
         }
-        networks.insert(network, open + 1);
+        if networks.insert(network, open + 1).is_none() {
+            metrics.networks.inc();
+        }
         Ok(network)
     }
 
@@ -142,7 +144,10 @@ impl Drop for Place {
         {
             match open.get().checked_sub(1).filter(|left| *left > 0) {
                 Some(left) => *open.get_mut() = left,
-                None => drop(open.remove()),
+                None => {
+                    open.remove();
+                    self.metrics.networks.dec();
+                }
             }
         }
         self.places.leave();
@@ -154,13 +159,22 @@ mod tests {
     use super::*;
 
     fn take(places: &Arc<Places>, peer: &str, all: usize, of_network: Option<u32>) -> Result<Place, Full> {
-        let metrics = Arc::new(Metrics::new().unwrap());
-        places.take(peer.parse().unwrap(), Most { all, of_network }, metrics)
+        take_counted(places, peer, all, of_network, &Arc::new(Metrics::new().unwrap()))
+    }
+
+    fn take_counted(
+        places: &Arc<Places>,
+        peer: &str,
+        all: usize,
+        of_network: Option<u32>,
+        metrics: &Arc<Metrics>,
+    ) -> Result<Place, Full> {
+        places.take(peer.parse().unwrap(), Most { all, of_network }, metrics.clone())
     }
 
     #[test]
     fn each_network_has_its_share() {
-        let places = Arc::new(Places::default());
+        let (places, metrics) = (Arc::new(Places::default()), Arc::new(Metrics::new().unwrap()));
         let mut open = Vec::new();
         for (peer, there_is) in [
             ("192.0.2.1", true),
@@ -173,17 +187,18 @@ mod tests {
             ("2001:db8:0:0:1::", false),
             ("2001:db8:0:1::", true),
         ] {
-            let place = take(&places, peer, 100, Some(2));
+            let place = take_counted(&places, peer, 100, Some(2), &metrics);
             assert_eq!(place.as_ref().err(), (!there_is).then_some(&Full::Network), "{peer}");
             open.extend(place);
         }
-        open.extend(take(&places, "192.0.2.1", 100, None));
+        open.extend(take_counted(&places, "192.0.2.1", 100, None, &metrics));
         assert_eq!(open.len(), 7, "who is not counted comes in");
-        assert_eq!(places.networks.lock().len(), 4);
+        assert_eq!((places.networks.lock().len(), metrics.networks.get()), (4, 4));
         drop(open.remove(0));
         assert!(take(&places, "192.0.2.1", 100, Some(2)).is_ok());
         open.clear();
-        assert_eq!((places.count(), places.networks.lock().len()), (0, 0), "nothing is left behind");
+        let left = (places.count(), places.networks.lock().len(), metrics.networks.get());
+        assert_eq!(left, (0, 0, 0), "nothing is left behind");
     }
 
     #[test]

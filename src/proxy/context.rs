@@ -26,6 +26,7 @@ use crate::fields::query::Rules;
 use crate::metrics::RouteMetrics;
 use crate::plugin::Chain;
 use crate::route::{Destination, Route, RouteCache};
+use crate::upstream::lines::Line;
 use crate::upstream::{Tried, Upstream};
 
 /// One exchange.
@@ -42,6 +43,8 @@ pub struct Ctx {
     pub tried: Tried,
     /// How often it was sent again.
     pub resent: u8,
+    /// The connection to the server that was tried last.
+    pub line: Option<Arc<Line>>,
     /// What the cache learned.
     pub cache: CacheNotes,
     /// What is noted beside for a client that asks why, and may.

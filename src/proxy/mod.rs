@@ -58,6 +58,8 @@ use crate::http2;
 use crate::metrics::{CACHE_WORDS, Metrics, RouteMetrics};
 use crate::refusals::Refusals;
 use crate::upstream::Tried;
+use crate::upstream::lines::{Connector, Line};
+use crate::upstream::watch::Asked;
 use content::FiltersBuilder;
 use context::{CacheNotes, Ctx};
 use intake::Next;
@@ -156,6 +158,7 @@ impl ProxyHttp for Proxy {
             connection: None,
             tried: Tried::default(),
             resent: 0,
+            line: None,
             cache: CacheNotes::default(),
             explain: None,
             filters: Vec::new(),
@@ -283,12 +286,13 @@ impl ProxyHttp for Proxy {
             return Self::error(502, "the upstream has no server with a known address");
         };
         ctx.exchange.upstream = Some(peer.name.clone());
-        let mut http = peer.http.clone();
-        if ctx.resent == MOST_RESENT {
-            // The last time, and not on one more kept connection that may be dead: a new one, which is not kept either.
-            (http.group_key, http.options.idle_timeout) = (1, Some(Duration::ZERO));
-        }
-        Ok(Box::new(http))
+        // The last time not on one more kept connection, which may be dead: on a new one, which is not kept either.
+        let only = ctx.resent == MOST_RESENT;
+        let line = Line::new(&peer.lines, &peer.name, only, &self.refusals);
+        let mut http = Box::new(peer.http.clone());
+        http.options.custom_l4 = Some(Arc::new(Connector(line.clone())));
+        ctx.line = Some(line);
+        Ok(http)
     }
 
     fn fail_to_connect(&self, _: &mut Session, _: &HttpPeer, ctx: &mut Ctx, mut error: Box<Error>) -> Box<Error> {
@@ -331,6 +335,10 @@ impl ProxyHttp for Proxy {
         ctx.exchange.taken = 0;
         if ctx.plugins(|chain, exchange| chain.upstream_request(request, exchange)).is_err() {
             return Self::error(500, "a plugin panicked");
+        }
+        if let Some(line) = &ctx.line {
+            let upgrade = session.as_downstream().is_upgrade_req();
+            line.ask(Asked { head: request.method == Method::HEAD, upgrade });
         }
         ctx.cache.forwarded_at = Some(self.clock.now());
         self.await_answer(session, ctx);
@@ -380,10 +388,6 @@ impl ProxyHttp for Proxy {
             }
             reply::interim(session, response).await;
             return Ok(());
-        }
-        if response.status == 101 && !session.as_downstream().is_upgrade_req() {
-            return Error::e_explain(ErrorType::InvalidHTTPHeader, "a 101 that nobody asked for")
-                .map_err(|e| e.into_up());
         }
         if response.status == 101 {
             // A tunnel may be quiet on our side for as long as the origin's `read` lets it.
@@ -535,7 +539,7 @@ impl ProxyHttp for Proxy {
         session: &mut Session,
         error: Box<Error>,
         ctx: &mut Ctx,
-        reused: bool,
+        _: bool,
     ) -> Box<Error> {
         let expired = ctx.connection.as_ref().and_then(|connection| connection.expired());
         if let (Some(Phase::FirstByte | Phase::Reading), ErrorSource::Downstream) = (expired, error.esource()) {
@@ -543,9 +547,15 @@ impl ProxyHttp for Proxy {
                 .into_up();
         }
         let mut error = error.more_context(format!("{peer}"));
+        let (reused, mut refused) = ctx.line.as_ref().map_or((false, false), |line| (line.reused(), line.refused()));
+        if !refused && unreadable(&error) {
+            self.refusals.origin("unreadable", ctx.exchange.upstream.as_deref().unwrap_or_default());
+            refused = true;
+        }
         let may = session.req_header().method.is_idempotent()
             && !session.as_ref().retry_buffer_truncated()
-            && ctx.resent < MOST_RESENT;
+            && ctx.resent < MOST_RESENT
+            && !refused;
         if may {
             // A kept connection may have been closed while the request was on its way: that says nothing of the server.
             error.retry.decide_reuse(reused);
@@ -658,6 +668,11 @@ impl Proxy {
 fn waits_to_be_told(request: &RequestHeader) -> bool {
     let expects = || request.headers.get(EXPECT).is_some_and(|it| it.as_bytes().eq_ignore_ascii_case(b"100-continue"));
     is_expect_continue_req(request) || (request.version == Version::HTTP_2 && expects())
+}
+
+/// The engine could not read it: a piece that came was enough to see it before its line was over.
+fn unreadable(error: &Error) -> bool {
+    *error.esource() == ErrorSource::Upstream && matches!(error.etype().as_str(), "InvalidHTTPHeader" | "InvalidChunk")
 }
 
 /// The server went away, rather than answer badly or too late: another one may do better.

@@ -4,7 +4,9 @@
 //! Peers take turns. One that refused a connection is asked last for a moment, so
 //! that a dead server costs few requests a second try; it is never given up.
 
+pub mod lines;
 mod resolve;
+pub mod watch;
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -16,6 +18,7 @@ use arc_swap::ArcSwap;
 use pingora::upstreams::peer::HttpPeer;
 
 use crate::clock::{Clock, Moment};
+use lines::Lines;
 use resolve::Resolver;
 
 /// How long a peer that refused a connection is asked last.
@@ -93,6 +96,8 @@ pub struct Peer {
     pub http: HttpPeer,
     /// As logs and plugins see it.
     pub name: Arc<str>,
+    /// The connections to it.
+    pub lines: Arc<Lines>,
     avoid_until: AtomicU64,
 }
 
@@ -109,8 +114,7 @@ impl Peer {
         // shorter one is kept by the connection to the client (see the listener).
         options.read_timeout = Some(timeouts.first_byte.max(timeouts.read));
         options.write_timeout = Some(timeouts.write);
-        options.idle_timeout = Some(timeouts.idle);
-        Arc::new(Peer { http, name: name.into(), avoid_until: AtomicU64::new(0) })
+        Arc::new(Peer { http, name: name.into(), lines: Lines::new(timeouts.idle), avoid_until: AtomicU64::new(0) })
     }
 }
 
@@ -170,7 +174,7 @@ impl Upstream {
     }
 
     /// Begins to resolve names, now and then again, for as long as the upstream is in use. What the
-    /// upstreams before it know already, nobody has to wait for.
+    /// upstreams before it know already, nobody has to wait for, nor for connections that they have.
     pub fn start(&self, before: &[Arc<Upstream>]) {
         let known: Vec<_> = before.iter().flat_map(|upstream| upstream.resolvers()).collect();
         for resolver in self.resolvers() {
@@ -179,6 +183,34 @@ impl Upstream {
             }
             resolver.clone().start();
         }
+        let theirs: Vec<_> = before.iter().flat_map(|upstream| upstream.known()).collect();
+        for peer in self.known() {
+            if let Some(before) = theirs.iter().find(|before| before.name == peer.name) {
+                peer.lines.adopt(&before.lines);
+            }
+        }
+    }
+
+    /// Peers whose addresses are known.
+    fn known(&self) -> Vec<Arc<Peer>> {
+        let mut all = Vec::with_capacity(self.servers.len());
+        for server in &self.servers {
+            match server {
+                Server::Fixed(peer) => all.push(peer.clone()),
+                Server::Named(resolver) => all.extend(resolver.known().iter().cloned()),
+            }
+        }
+        all
+    }
+
+    /// How many unused connections are kept.
+    pub fn kept(&self) -> usize {
+        self.known().iter().map(|peer| peer.lines.count()).sum()
+    }
+
+    /// Closes connections that were not used for too long.
+    pub fn sweep(&self) {
+        self.known().iter().for_each(|peer| peer.lines.sweep());
     }
 
     fn resolvers(&self) -> impl Iterator<Item = &Arc<Resolver>> {

@@ -20,6 +20,7 @@ mod h2;
 mod leaks;
 mod limits;
 mod mistakes;
+mod origin_guard;
 mod pages;
 mod parts;
 mod plugins;

@@ -3,7 +3,7 @@
 //! `make chaos` runs [`the_matrix`], which prints a line for each row, `ONLY=SIGTERM make chaos` one of them. Rows that
 //! take well under a second are ordinary tests as well; those that are tested elsewhere are called from here.
 
-mod breaking;
+pub mod breaking;
 mod life;
 mod machine;
 mod origins;
