@@ -28,7 +28,7 @@ for target in "${targets[@]}"; do
     -max_len=4096 -rss_limit_mb=2048 -print_final_stats=1 >"$log" 2>&1 ||
     { faults=$(sed -n 's/^.*Test unit written to //p' "$log" | tail -1); faults=${faults:-see $log}; found=1; }
   executions=$(sed -n 's/^stat::number_of_executed_units: *//p' "$log" | tail -1)
-  read -r _ cov _ ft <<<"$(grep -oE 'cov: [0-9]+ ft: [0-9]+' "$log" | tail -1 || true)"
+  read -r _ cov _ ft <<<"$(grep -aoE 'cov: [0-9]+ ft: [0-9]+' "$log" | tail -1 || true)"
   printf '%-16s %12s %8s %8s  %s\n' "$target" "${executions:--}" "${cov:--}" "${ft:--}" "$faults"
 done
 exit $found

@@ -41,6 +41,16 @@ impl Place {
     }
 }
 
+/// The first character that a YAML file may not have in it (YAML 1.2 §5.1): the parser says that it is there, and not
+/// always where.
+fn unprintable(text: &str) -> Option<(Place, char)> {
+    let wrong = |c: &char| c.is_control() && !matches!(c, '\t' | '\n' | '\r' | '\u{85}');
+    text.split('\n').enumerate().find_map(|(line, text)| {
+        let (column, found) = text.chars().enumerate().find(|(_, c)| wrong(c))?;
+        Some((Place { line: line + 1, column: column + 1 }, found))
+    })
+}
+
 /// What is wrong with the file itself.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Fault {
@@ -98,6 +108,10 @@ impl Index {
         let mut index = Index::default();
         let mut levels: Vec<Level> = Vec::new();
         let (mut documents, mut aliases, end) = (0, 0, Place::end(text));
+        if let Some((place, octet)) = unprintable(text) {
+            let message = format!("this is not YAML: a control character, U+{:04X}", u32::from(octet));
+            return Err(Fault { place, message });
+        }
         for event in Parser::new_from_str(text) {
             let (event, span) = event.map_err(|error| {
                 let mark = error.marker();
@@ -241,6 +255,8 @@ mod tests {
             ("a: [1\n", "2:1", "not YAML"),
             ("é: [1", "1:6", "not YAML"),
             ("a:\n\tb: 1\n", "2:2", "not YAML"),
+            ("a: 1\r\né: \"\u{0}\"", "2:5", "U+0000"),
+            ("a: 1 # \u{9b}0m", "1:8", "U+009B"),
         ] {
             let fault = Index::of(text).unwrap_err();
             assert_eq!(fault.place.to_string(), place, "{text:?}: {fault:?}");
