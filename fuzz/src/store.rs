@@ -14,13 +14,14 @@ use headwall::cache::fill::Terms;
 use headwall::cache::key::Parts;
 use headwall::cache::parts::Arrived;
 use headwall::cache::policy::{Arrival, Life, Policy, Ttl, judge};
-use headwall::cache::purge::{Manner, What};
+use headwall::cache::purge::{Manner, Purged, What};
 use headwall::cache::reading::Handler;
 use headwall::cache::storage::Decision;
 use headwall::cache::{Cache, Limits};
 use headwall::clock::{Clock, Moment};
 use headwall::fields::range::Part;
 use headwall::fuzzing::lists_nothing;
+use headwall::memory::Usage;
 use http::{HeaderMap, HeaderName};
 use pingora::cache::key::HashBinary;
 use pingora::cache::storage::{MissHandler, Storage};
@@ -150,6 +151,8 @@ struct Model<'a> {
     whole: HashMap<u64, Whole>,
     /// Tags of parts by what they were stored with, since the last change of their key.
     parts: HashMap<u8, HashSet<u8>>,
+    /// There was a soft purge.
+    softened: bool,
 }
 
 /// What must not wait, does not.
@@ -188,7 +191,15 @@ fn byte(tag: u8, at: u64) -> u8 {
 
 impl<'a> Model<'a> {
     fn new(cache: &'static Cache, clock: &'a Clock) -> Self {
-        Model { cache, clock, next: 1, arriving: Vec::new(), whole: HashMap::new(), parts: HashMap::new() }
+        Model {
+            cache,
+            clock,
+            next: 1,
+            arriving: Vec::new(),
+            whole: HashMap::new(),
+            parts: HashMap::new(),
+            softened: false,
+        }
     }
 
     fn key(&self, key: u8, variant: u8) -> CacheKey {
@@ -431,7 +442,12 @@ impl<'a> Model<'a> {
         };
         let dry = self.cache.purge(&what, Manner { soft, dry_run: true });
         let done = self.cache.purge(&what, Manner { soft, dry_run: false });
-        assert_eq!(dry, done, "{what:?} counts what it does");
+        // What a soft purge has made stale, and cannot be validated, may expire in between.
+        assert!(
+            dry == done || (self.softened && done.entries < dry.entries),
+            "{what:?} counts {dry:?} and does {done:?}"
+        );
+        self.softened |= soft;
         if !soft {
             assert_eq!(self.cache.purge(&what, Manner { soft, dry_run: true }).entries, 0, "{what:?} leaves something");
             // Parts have the tag t0.
@@ -443,16 +459,18 @@ impl<'a> Model<'a> {
     /// What is listed is what is there, and weighs what it is said to weigh.
     fn count(&self) {
         let dry = Manner { soft: false, dry_run: true };
-        // What expires between these looks is stored, and no purge finds it: then they are repeated.
         let look = || {
             self.cache.sweep();
-            (self.cache.usage(), self.cache.purge(&What::All, dry))
+            let on = |key| self.cache.purge(&What::Beginning(Some(host(key)), String::new()), dry).entries;
+            let listed = self.cache.purge(&What::All, dry);
+            (self.cache.usage(), listed, self.cache.purge(&What::Tag("all".into()), dry), on(0) + on(1))
         };
-        let (usage, listed) =
-            (0..3).map(|_| look()).find(|(usage, listed)| usage.entries == listed.entries).unwrap_or_else(look);
-        assert_eq!(self.cache.purge(&What::Tag("all".into()), dry), listed);
-        let hosts = (0..2).map(|key| self.cache.purge(&What::Beginning(Some(host(key)), String::new()), dry).entries);
-        assert_eq!(hosts.sum::<u64>(), listed.entries);
+        // What expires between two of these looks was there for one of them only: then they are repeated.
+        let agree =
+            |(_, listed, tagged, hosts): &(_, Purged, Purged, u64)| listed == tagged && listed.entries == *hosts;
+        let same = |seen: &(Usage, Purged, Purged, u64)| agree(seen) && seen.0.entries == seen.1.entries;
+        let (usage, listed, tagged, hosts) = (0..5).map(|_| look()).find(same).unwrap_or_else(look);
+        assert_eq!((listed, listed.entries), (tagged, hosts));
         if self.arriving.is_empty() {
             assert_eq!(self.cache.filling(), (0, 0), "nothing is arriving");
             assert_eq!(usage.entries, listed.entries, "all that is stored is listed, and nothing else");
