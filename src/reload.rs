@@ -100,6 +100,7 @@ impl Reloader {
         self.proxy.cache.learn(plan.queries());
         let new = Snapshot::new(plan, log, &self.proxy.metrics);
         self.proxy.snapshot.store(new.clone());
+        old.plan.upstreams.iter().for_each(|upstream| upstream.retire());
         self.lasting.publish(&new.plan);
         self.proxy.cache.set_limits(limits);
         let stays = |name: &str| new.plan.router.routes.iter().any(|route| *route.name == *name);

@@ -208,8 +208,7 @@ impl Serving {
         tokio::pin!(told);
         let (stop, stopped) = watch::channel(false);
         let places = Arc::new(Places::default());
-        let snapshot = self.proxy.snapshot.load_full();
-        snapshot.plan.upstreams.iter().for_each(|upstream| upstream.start(&[]));
+        self.proxy.snapshot.load().plan.upstreams.iter().for_each(|upstream| upstream.start(&[]));
         let app = Arc::new(app(self.proxy.clone()));
         let (proxy, room) = (self.proxy.clone(), self.room);
         let door = Door {

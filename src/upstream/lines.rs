@@ -38,7 +38,8 @@ const SURPLUS: &str = "after-end";
 /// Unused connections to one address; the one that was used last comes first.
 pub struct Lines {
     idle: Duration,
-    kept: Mutex<Vec<(Wire, Instant)>>,
+    /// None any more, once its configuration has gone: an exchange may hold that for days.
+    kept: Mutex<Option<Vec<(Wire, Instant)>>>,
 }
 
 impl fmt::Debug for Lines {
@@ -50,35 +51,43 @@ impl fmt::Debug for Lines {
 impl Lines {
     /// None so far; each is kept so long.
     pub fn new(idle: Duration) -> Arc<Self> {
-        Arc::new(Lines { idle, kept: Mutex::default() })
+        Arc::new(Lines { idle, kept: Mutex::new(Some(Vec::new())) })
     }
 
     /// How many are kept.
     pub fn count(&self) -> usize {
-        self.kept.lock().len()
+        self.kept.lock().as_ref().map_or(0, Vec::len)
     }
 
-    /// Takes over what those of a configuration before have kept.
+    /// Takes over what those of a configuration before have kept, which keep no more.
     pub fn adopt(&self, before: &Lines) {
-        let mut theirs = std::mem::take(&mut *before.kept.lock());
-        theirs.append(&mut self.kept.lock());
-        *self.kept.lock() = theirs;
+        let theirs = before.kept.lock().take().unwrap_or_default();
+        if let Some(ours) = &mut *self.kept.lock() {
+            // Those that were used last stay at the top.
+            ours.splice(..0, theirs);
+        }
+    }
+
+    /// Closes what is kept, and keeps no more.
+    pub fn retire(&self) {
+        let gone = self.kept.lock().take();
+        drop(gone);
     }
 
     /// Closes what was not used for too long.
     pub fn sweep(&self) {
-        let gone: Vec<_> = {
-            let mut kept = self.kept.lock();
+        let mut gone = Vec::new();
+        if let Some(kept) = &mut *self.kept.lock() {
             let young = kept.iter().position(|(_, since)| since.elapsed() < self.idle).unwrap_or(kept.len());
-            kept.drain(..young).collect()
-        };
+            gone.extend(kept.drain(..young));
+        }
         drop(gone);
     }
 
     /// One that can be asked once more.
     fn take(&self) -> Option<Wire> {
         loop {
-            let (wire, since) = self.kept.lock().pop()?;
+            let (wire, since) = self.kept.lock().as_mut()?.pop()?;
             if since.elapsed() < self.idle && wire.silent() {
                 return Some(wire);
             }
@@ -89,11 +98,12 @@ impl Lines {
         if self.idle.is_zero() {
             return;
         }
-        let mut kept = self.kept.lock();
-        kept.push((wire, Instant::now()));
-        // The oldest, at the bottom, goes.
-        let gone = (kept.len() > KEPT).then(|| kept.remove(0));
-        drop(kept);
+        let mut gone = None;
+        if let Some(kept) = &mut *self.kept.lock() {
+            kept.push((wire, Instant::now()));
+            // The oldest, at the bottom, goes.
+            gone = (kept.len() > KEPT).then(|| kept.remove(0));
+        }
         drop(gone);
     }
 }
@@ -198,7 +208,11 @@ enum Wire {
 impl Wire {
     async fn to(address: &SocketAddr) -> io::Result<Self> {
         match address {
-            SocketAddr::Inet(address) => Ok(Wire::Tcp(TcpStream::connect(address).await?)),
+            SocketAddr::Inet(address) => {
+                let tcp = TcpStream::connect(address).await?;
+                tcp.set_nodelay(true)?;
+                Ok(Wire::Tcp(tcp))
+            }
             SocketAddr::Unix(address) => {
                 let path = address.as_pathname().ok_or(io::ErrorKind::InvalidInput)?;
                 Ok(Wire::Unix(UnixStream::connect(path).await?))
@@ -230,12 +244,9 @@ struct Watched {
 }
 
 impl VirtualSocket for Watched {
-    fn set_socket_option(&self, option: VirtualSockOpt) -> io::Result<()> {
-        match (&self.wire, option) {
-            (Some(Wire::Tcp(tcp)), VirtualSockOpt::NoDelay) => tcp.set_nodelay(true),
-            // The engine is told of no other.
-            _ => Ok(()),
-        }
+    /// Asked for with each exchange; it was done with the connection.
+    fn set_socket_option(&self, _: VirtualSockOpt) -> io::Result<()> {
+        Ok(())
     }
 }
 
@@ -314,5 +325,67 @@ impl AsyncWrite for Watched {
             Some(Wire::Unix(unix)) => unix.is_write_vectored(),
             None => false,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::AsyncWriteExt;
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    fn port(wire: &Wire) -> u16 {
+        match wire {
+            Wire::Tcp(tcp) => tcp.local_addr().unwrap().port(),
+            Wire::Unix(_) => 0,
+        }
+    }
+
+    #[tokio::test]
+    async fn the_latest_is_taken_first_and_only_if_it_is_silent() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = SocketAddr::Inet(listener.local_addr().unwrap());
+        let (before, lines) = (Lines::new(Duration::from_secs(60)), Lines::new(Duration::from_secs(60)));
+        let mut theirs = Vec::new();
+        let mut ports = Vec::new();
+        for number in 0..4 {
+            let wire = Wire::to(&address).await.unwrap();
+            ports.push(port(&wire));
+            theirs.push(listener.accept().await.unwrap().0);
+            if number < 3 { before.keep(wire) } else { lines.keep(wire) }
+        }
+        // A new configuration begins with what the one before has.
+        lines.adopt(&before);
+        assert_eq!((before.count(), lines.count()), (0, 4));
+        before.keep(Wire::to(&address).await.unwrap());
+        assert_eq!(before.count(), 0, "what comes back to the one before is closed");
+        assert_eq!(lines.take().map(|wire| port(&wire)), Some(ports[3]));
+        theirs[2].write_all(b"x").await.unwrap();
+        theirs[1].shutdown().await.unwrap();
+        assert_eq!(lines.take().map(|wire| port(&wire)), Some(ports[0]), "one spoke, and one is closed");
+        assert_eq!(lines.count(), 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn none_is_kept_for_longer_than_it_may_be_nor_more_than_there_may_be() {
+        let lines = Lines::new(Duration::from_secs(4));
+        let keep = || {
+            let (ours, theirs) = UnixStream::pair().unwrap();
+            lines.keep(Wire::Unix(ours));
+            theirs
+        };
+        let mut theirs = vec![keep()];
+        tokio::time::advance(Duration::from_secs(3)).await;
+        theirs.push(keep());
+        tokio::time::advance(Duration::from_secs(1)).await;
+        lines.sweep();
+        assert_eq!(lines.count(), 1);
+        tokio::time::advance(Duration::from_secs(3)).await;
+        assert!(lines.take().is_none(), "it is too old, swept or not");
+        theirs.extend((0..KEPT + 3).map(|_| keep()));
+        assert_eq!(lines.count(), KEPT);
+        drop(theirs);
+        assert!(lines.take().is_none(), "all are closed");
     }
 }

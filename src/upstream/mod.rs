@@ -203,6 +203,11 @@ impl Upstream {
         all
     }
 
+    /// Its configuration has gone.
+    pub fn retire(&self) {
+        self.known().iter().for_each(|peer| peer.lines.retire());
+    }
+
     /// How many unused connections are kept.
     pub fn kept(&self) -> usize {
         self.known().iter().map(|peer| peer.lines.count()).sum()

@@ -7,10 +7,12 @@ const http = require('node:http');
 
 let log = [];
 let connections = 0;
+// The system gives a port out again: which of its connections it is belongs to a connection's name.
+let uses = {};
 
 function serve(request, response) {
   const seen = {
-    port: request.socket.remotePort,
+    connection: request.socket.number,
     method: request.method,
     target: request.url,
     fields: request.rawHeaders,
@@ -59,17 +61,20 @@ server.keepAliveTimeout = 60000;
 server.requestTimeout = 0;
 server.on('connection', (socket) => {
   connections += 1;
+  const port = socket.remotePort;
+  uses[port] = (uses[port] ?? 0) + 1;
+  socket.number = `${port}/${uses[port]}`;
   socket.on('close', () => { connections -= 1; });
 });
 // What Node itself finds wrong.
 server.on('clientError', (error, socket) => {
-  log.push({ port: socket.remotePort, refused: error.code });
+  log.push({ connection: socket.number, refused: error.code });
   socket.end('HTTP/1.1 400 Bad Request\r\nConnection: close\r\nX-Refused: 1\r\nContent-Length: 0\r\n\r\n');
 });
 
 const control = http.createServer((request, response) => {
   const told = request.url === '/take' ? log : connections;
-  if (request.url === '/take') log = [];
+  if (request.url === '/take') [log, uses] = [[], {}];
   response.end(JSON.stringify(told));
 });
 

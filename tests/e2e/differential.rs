@@ -59,8 +59,10 @@ fn what_the_client_meant_is_what_the_app_sees() {
     let app = Origin::of("tests/e2e/differential.js", "");
     let (mut tally, mut differences) = (Tally::default(), Vec::new());
     for start in (0..count).step_by(ROUND) {
+        let before = differences.len();
         round(&app, seed, start..count.min(start + ROUND), &mut tally, &mut differences);
         if count > ROUND {
+            differences[before..].iter().for_each(|difference| eprintln!("{difference}\n"));
             eprintln!("{tally:?}, {} differences", differences.len());
         }
         if differences.len() > 20 {
@@ -231,14 +233,14 @@ impl Judge<'_> {
     }
 
     /// What the proxy wrote is strict, nothing stands between requests, and Node read the same.
-    fn writes(&mut self, written: &BTreeMap<u16, Vec<u8>>, log: &[Value]) {
-        for (port, bytes) in written {
+    fn writes(&mut self, written: &BTreeMap<String, Vec<u8>>, log: &[Value]) {
+        for (connection, bytes) in written {
             let Stream { messages, fault, left } = reader::read(bytes);
             if fault.is_some_and(|fault| fault != OVER) || (left > 0 && fault.is_none()) {
                 self.differences.push(format!("the proxy wrote {fault:?}, {left} bytes left: {}", text(bytes)));
             }
             let seen: Vec<_> =
-                log.iter().filter(|entry| entry["port"] == *port && entry["target"].is_string()).collect();
+                log.iter().filter(|entry| entry["connection"] == **connection && entry["target"].is_string()).collect();
             if seen.len() > messages.len() {
                 self.differences.push(format!(
                     "Node saw {} requests in {}: {}",

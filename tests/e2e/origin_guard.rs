@@ -4,7 +4,7 @@ use std::io::Write;
 use std::sync::{Arc, Mutex};
 
 use crate::chaos::breaking::{Breaking, Then, fine};
-use crate::support::{Headwall, together, wait_until};
+use crate::support::{Client, Headwall, Process, TempFile, free_port, metric, together, wait_until};
 
 const KEPT: &str = "headwall_upstream_kept_connections";
 const FRESH: &str = "Cache-Control: max-age=60\r\n";
@@ -179,6 +179,35 @@ fn connections_are_kept_and_the_latest_is_used_first() {
     proxy.get("/x").whole(200);
     wait_until(|| proxy.metric(KEPT) == 0.0);
     assert_eq!(proxy.get("/x").whole(200).text(), "served 0");
+}
+
+#[test]
+fn a_reload_takes_kept_connections_over_and_leaves_none_behind() {
+    let origin = Breaking::start(|asked, connection| fine(connection, "", &format!("served {}", asked.served)));
+    let (port, admin) = (free_port(), free_port());
+    let text = format!(
+        "listen: [\"127.0.0.1:{port}\"]\nadmin: {{ listen: \"127.0.0.1:{admin}\" }}\n\
+         upstreams: {{ app: {{ servers: [\"{}\"], timeouts: {{ idle: 30s }} }} }}\nroutes: [{{ to: {{ proxy: app }} }}]\n",
+        origin.address
+    );
+    let file = TempFile::new("lines.yaml", &text);
+    let process = Process::start(&["run", "--config", file.path()]).ready(port).ready(admin);
+    let number = |name: &str| metric(([127, 0, 0, 1], admin).into(), name);
+    let reload = |count: usize| {
+        process.signal("HUP");
+        wait_until(|| number("headwall_reloads_total{result=\"ok\"}") == count as f64);
+    };
+    for served in 0..4 {
+        let mut client = Client::to(([127, 0, 0, 1], port).into());
+        client.request("GET", "/x", "");
+        assert_eq!(client.response("GET").whole(200).text(), format!("served {served}"));
+        wait_until(|| number(KEPT) == 1.0);
+        reload(served + 1);
+        assert_eq!(number(KEPT), 1.0);
+    }
+    std::fs::write(file.path(), text.replace(&origin.address.to_string(), "127.0.0.1:9")).unwrap();
+    reload(5);
+    wait_until(|| origin.open() == 0);
 }
 
 #[test]

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -31,20 +32,31 @@ type Counts = Arc<Mutex<HashMap<String, usize>>>;
 pub struct Breaking {
     pub address: SocketAddr,
     counts: Counts,
+    open: Arc<AtomicUsize>,
 }
 
 impl Breaking {
     pub fn start(answer: impl Fn(&Asked, &mut TcpStream) -> Then + Send + Sync + 'static) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let (address, counts, answer) = (listener.local_addr().unwrap(), Counts::default(), Arc::new(answer));
-        let seen = counts.clone();
+        let (seen, open) = (counts.clone(), Arc::<AtomicUsize>::default());
+        let here = open.clone();
         std::thread::spawn(move || {
             for connection in listener.incoming().flatten() {
-                let (answer, counts) = (answer.clone(), seen.clone());
-                std::thread::spawn(move || serve(connection, &*answer, &counts));
+                let (answer, counts, open) = (answer.clone(), seen.clone(), here.clone());
+                open.fetch_add(1, Relaxed);
+                std::thread::spawn(move || {
+                    serve(connection, &*answer, &counts);
+                    open.fetch_sub(1, Relaxed);
+                });
             }
         });
-        Breaking { address, counts }
+        Breaking { address, counts, open }
+    }
+
+    /// How many connections are open.
+    pub fn open(&self) -> usize {
+        self.open.load(Relaxed)
     }
 
     /// How often this was asked for: `GET /target`.

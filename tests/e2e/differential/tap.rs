@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
-/// What was written, by the port that the app sees.
-type Written = Arc<Mutex<BTreeMap<u16, Vec<u8>>>>;
+/// What was written, by connection: the port that the app sees, and how often it was given out.
+type Written = Arc<Mutex<BTreeMap<String, Vec<u8>>>>;
 
 pub struct Tap {
     pub port: u16,
@@ -24,7 +24,7 @@ impl Tap {
         let (written, over): (Written, Arc<AtomicBool>) = Default::default();
         let (all, ends) = (written.clone(), over.clone());
         let thread = std::thread::spawn(move || {
-            let mut relays = Vec::new();
+            let (mut relays, mut uses) = (Vec::new(), BTreeMap::<u16, usize>::new());
             for client in listener.incoming() {
                 if ends.load(Relaxed) {
                     break;
@@ -32,10 +32,14 @@ impl Tap {
                 let (client, app) = (client.unwrap(), TcpStream::connect(("127.0.0.1", app)).unwrap());
                 _ = (client.set_nodelay(true), app.set_nodelay(true));
                 let (back, front) = (app.try_clone().unwrap(), client.try_clone().unwrap());
-                let all = all.clone();
+                let (all, port) = (all.clone(), app.local_addr().unwrap().port());
+                let times = uses.entry(port).or_default();
+                *times += 1;
+                let name = format!("{port}/{times}");
                 relays.push(std::thread::spawn(move || {
-                    let port = app.local_addr().unwrap().port();
-                    relay(client, app, |bytes| all.lock().unwrap().entry(port).or_default().extend_from_slice(bytes));
+                    relay(client, app, |bytes| {
+                        all.lock().unwrap().entry(name.clone()).or_default().extend_from_slice(bytes)
+                    });
                 }));
                 relays.push(std::thread::spawn(move || relay(back, front, |_| ())));
             }
@@ -45,7 +49,7 @@ impl Tap {
     }
 
     /// Waits until all connections have ended; what was written on each.
-    pub fn end(self) -> BTreeMap<u16, Vec<u8>> {
+    pub fn end(self) -> BTreeMap<String, Vec<u8>> {
         self.over.store(true, Relaxed);
         _ = TcpStream::connect(("127.0.0.1", self.port));
         self.thread.join().unwrap();
