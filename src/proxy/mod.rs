@@ -370,6 +370,7 @@ impl ProxyHttp for Proxy {
             *body = None;
         }
         if end {
+            ctx.line.iter().for_each(|line| line.asked_all());
             ctx.content_over();
             self.await_answer(session, ctx);
         }

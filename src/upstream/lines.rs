@@ -117,6 +117,7 @@ pub struct Line {
     refusals: Arc<Refusals>,
     head: AtomicBool,
     upgrade: AtomicBool,
+    asked_all: AtomicBool,
     reused: AtomicBool,
     refused: AtomicBool,
 }
@@ -137,6 +138,7 @@ impl Line {
             refusals: refusals.clone(),
             head: AtomicBool::new(false),
             upgrade: AtomicBool::new(false),
+            asked_all: AtomicBool::new(false),
             reused: AtomicBool::new(false),
             refused: AtomicBool::new(false),
         })
@@ -146,6 +148,11 @@ impl Line {
     pub fn ask(&self, asked: Asked) {
         self.head.store(asked.head, Relaxed);
         self.upgrade.store(asked.upgrade, Relaxed);
+    }
+
+    /// The request is over.
+    pub fn asked_all(&self) {
+        self.asked_all.store(true, Relaxed);
     }
 
     fn asked(&self) -> Asked {
@@ -168,7 +175,8 @@ impl Line {
     }
 
     fn socket(self: Arc<Self>, wire: Wire) -> Stream {
-        let watched = Watched { wire: Some(wire), watch: Watch::default(), fault: None, surplus: false, line: self };
+        let (wire, watch) = (Some(wire), Watch::default());
+        let watched = Watched { wire, watch, fault: None, surplus: false, put_off: 0, line: self };
         VirtualSocketStream::new(Box::new(watched)).into()
     }
 }
@@ -231,6 +239,9 @@ impl Wire {
     }
 }
 
+/// How often a look for a response is put off until the request is over. It is over at once, where it matters.
+const PUT_OFF: u8 = 32;
+
 /// What the engine takes for its socket.
 #[derive(Debug)]
 struct Watched {
@@ -240,6 +251,7 @@ struct Watched {
     fault: Option<Fault>,
     /// Something came behind the end.
     surplus: bool,
+    put_off: u8,
     line: Arc<Line>,
 }
 
@@ -268,6 +280,13 @@ impl AsyncRead for Watched {
         let this = self.get_mut();
         if let Some(fault) = this.fault {
             return Poll::Ready(Err(io::Error::new(io::ErrorKind::InvalidData, fault)));
+        }
+        // The engine looks for the response, and for the next piece of the request, which for a tunnel is its end. When it
+        // finds a 101 first, it takes that end, of what was HTTP, for the tunnel's own: so it finds that first.
+        if this.put_off < PUT_OFF && this.line.asked().upgrade {
+            this.put_off = if this.line.asked_all.load(Relaxed) { PUT_OFF } else { this.put_off + 1 };
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
         }
         let before = buf.filled().len();
         let polled = with!(this, wire => Pin::new(wire).poll_read(cx, buf), return Poll::Ready(Ok(())));

@@ -3,6 +3,7 @@
 use std::io::{Read, Write};
 use std::time::{Duration, Instant};
 
+use crate::chaos::breaking::{Breaking, Then};
 use crate::support::{Client, Headwall, Origin, PATIENCE, together, wait_until};
 
 const CACHED: &str = "routes: [{ to: { proxy: app }, cache: {} }]";
@@ -218,6 +219,34 @@ fn websockets_tunnel() {
     assert_eq!(client.head().status, 101);
     client.send("late");
     assert_eq!(client.take(18), b"welcome early late");
+}
+
+/// One in some hundreds was closed as soon as it was open, where the answer came before the engine had seen that the
+/// request was over.
+#[test]
+fn a_tunnel_stays_open_however_soon_the_answer_comes() {
+    let origin = Breaking::start(|_, connection| {
+        let _ = write!(
+            connection,
+            "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: upgrade\r\n\r\nhello "
+        );
+        let mut said = [0; 4];
+        if connection.read_exact(&mut said).is_ok() {
+            let _ = connection.write_all(&said);
+        }
+        Then::Hang
+    });
+    let proxy = Headwall::start(&format!("upstreams: {{ app: {{ servers: [\"{}\"] }} }}\n{CACHED}", origin.address));
+    together(40, |_| {
+        for _ in 0..20 {
+            let mut client = proxy.client();
+            client.request("GET", "/", "Connection: Upgrade\r\nUpgrade: websocket\r\n");
+            assert_eq!(client.head().status, 101);
+            assert_eq!(client.take(6), b"hello ");
+            client.send("ping");
+            assert_eq!(client.take(4), b"ping");
+        }
+    });
 }
 
 #[test]
